@@ -1,0 +1,37 @@
+"""Errors that a user may see: one clear line each, exit code 2."""
+
+from __future__ import annotations
+
+
+class HloInspectError(Exception):
+    """Base of every error that is the user's to mend. Its text is one line and names the input and what was expected."""
+
+
+class InputError(HloInspectError):
+    """An input that cannot be read: missing, truncated, too large, or not what it claims to be."""
+
+
+class HloParseError(InputError):
+    """HLO text or a proto that cannot be read. ``line`` and ``column`` count from 1; 0 where there is none (a proto)."""
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        where = f"line {line}, column {column}: " if line else ""
+        super().__init__(f"{where}{message}")
+        self.line = line
+        self.column = column
+
+
+class TargetError(HloInspectError):
+    """An unknown target, or a target file that is not valid."""
+
+
+class CompileError(HloInspectError):
+    """A step that could not be compiled: the child's own message, shortened to one line. ``detail`` has the rest."""
+
+    def __init__(self, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+class UsageError(HloInspectError):
+    """Options or arguments that make no sense together."""

@@ -1,0 +1,137 @@
+"""What an instruction really reads and writes: slices as slices, in-place updates as their update.
+
+One place for it, because both the bytes over the host link and the bytes through device memory follow from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.shape import Shape
+
+Path = tuple[int, ...]
+
+_SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+_UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+_FREE = frozenset(
+    {
+        "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
+        "optimization-barrier", "partition-id", "replica-id", "add-dependency", "domain",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that one operand (``operand`` >= 0) or one leaf of the result (``operand`` = -1, ``path``) costs."""
+
+    operand: int
+    path: Path
+    bytes: int
+    memory_space: int
+
+
+def is_free(instruction: Instruction) -> bool:
+    """Whether an instruction is only bookkeeping: no thunk runs for it."""
+    return instruction.opcode in _FREE or (
+        instruction.opcode == "custom-call" and instruction.custom_call_target == "AllocateBuffer"
+    )
+
+
+def update_operand(instruction: Instruction) -> Operand | None:
+    """The update of a dynamic-update-slice (operand 1) or scatter (its last operand)."""
+    if instruction.opcode == "dynamic-update-slice" and len(instruction.operands) > 1:
+        return instruction.operands[1]
+    if instruction.opcode == "scatter" and len(instruction.operands) > 2:
+        return instruction.operands[-1]
+    return None
+
+
+def accesses(module: Module, computation: Computation, instruction: Instruction) -> tuple[Access, ...]:
+    """Reads and writes of an instruction outside of fusions (its own, or those of the fusion's body)."""
+    shapes = [module.shape_of(computation, operand) for operand in instruction.operands]
+    callee = None
+    if instruction.opcode == "fusion":
+        callee = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
+    found = []
+    for number, shape in enumerate(shapes):
+        if shape is None:
+            continue
+        for path, leaf in shape.leaves:
+            if callee is None:
+                size = _plain_read(module, computation, instruction, number, leaf)
+            else:
+                size = _fused_read(module, callee, number, path, leaf)
+            if size:
+                found.append(Access(number, path, size, leaf.memory_space))
+    for path, leaf in instruction.shape.leaves:
+        if callee is None:
+            size = _plain_write(module, computation, instruction, leaf)
+        else:
+            size = _fused_write(module, callee, path, leaf)
+        if size:
+            found.append(Access(-1, path, size, leaf.memory_space))
+    return tuple(found)
+
+
+def _size_of(module: Module, computation: Computation, operand: Operand | None) -> int | None:
+    shape = module.shape_of(computation, operand) if operand else None
+    return None if shape is None else shape.size_bytes
+
+
+def _plain_read(module: Module, computation: Computation, instruction: Instruction, number: int, leaf: Shape) -> int:
+    if instruction.opcode in _SLICES and number == 0:
+        return min(leaf.size_bytes, instruction.shape.size_bytes)
+    if instruction.opcode in _UPDATES and number == 0:
+        return 0
+    return leaf.size_bytes
+
+
+def _plain_write(module: Module, computation: Computation, instruction: Instruction, leaf: Shape) -> int:
+    if instruction.opcode in _UPDATES:
+        size = _size_of(module, computation, update_operand(instruction))
+        return leaf.size_bytes if size is None else size
+    return leaf.size_bytes
+
+
+def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf: Shape) -> int:
+    """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in place."""
+    parameters = body.parameters
+    if number >= len(parameters):
+        return leaf.size_bytes
+    users = body.users
+    total = 0
+    pending = [parameters[number].name]
+    seen = set(pending)
+    while pending:
+        name = pending.pop()
+        for user, position in users.get(name, ()):
+            if user.opcode in _SLICES and position == 0:
+                total += user.shape.size_bytes
+            elif user.opcode in _UPDATES and position == 0:
+                continue
+            elif user.opcode in ("bitcast", "reshape") and not user.is_root:
+                if user.name not in seen:
+                    seen.add(user.name)
+                    pending.append(user.name)
+            else:
+                return leaf.size_bytes
+            if total >= leaf.size_bytes:
+                return leaf.size_bytes
+    return total
+
+
+def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> int:
+    """What a fusion writes to a leaf of its result: the update alone where the root updates a parameter in place."""
+    instruction, rest = module.resolve(body, Operand(body.root.name))
+    if instruction is not None and instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
+        instruction, rest = module.resolve(body, instruction.operands[path[0]])
+    while instruction is not None and instruction.opcode in ("bitcast", "reshape") and instruction.operands:
+        instruction, rest = module.resolve(body, instruction.operands[0])
+    if instruction is not None and instruction.opcode in _UPDATES and not rest:
+        size = _size_of(module, body, update_operand(instruction))
+        return leaf.size_bytes if size is None else size
+    if instruction is not None and instruction.opcode == "parameter":
+        return 0  # handed through
+    return leaf.size_bytes

@@ -1,0 +1,456 @@
+"""Reader of HLO text: every spelling of JAX 0.5 to 0.12, tolerant, and linear in the size of the text.
+
+Spellings differ by who prints (facts: hlo_instruction.cc ``PrintWithCanonicalNameMap``, debug_options flags
+``xla_syntax_sugar_async_ops`` and ``xla_dump_compact_gte``):
+
+* ``compiled.as_text()`` writes async pairs as ``fusion-start(...)``; dumps as ``async-start(...), calls=%async_computation``;
+* dumps since JAX 0.11 write ``%tuple#3`` instead of a get-tuple-element;
+* stack frames stand in tables in front of the computations, or inline as ``source_file=... source_line=...``.
+
+Lines are grouped by computation at once; a line is taken apart when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from hloinspect.errors import HloParseError
+from hloinspect.hlo.groups import parse_replica_groups
+from hloinspect.hlo.model import (
+    NO_METADATA,
+    Computation,
+    DotDimensions,
+    Frame,
+    Instruction,
+    Metadata,
+    Module,
+    Operand,
+    ReplicaGroups,
+)
+from hloinspect.hlo.shape import Shape, parse_shape
+
+_NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
+_OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
+_HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)(?: |\(|$)")
+_COMMENT = re.compile(r"/\*[^*]*\*/")
+_DELIMITER = re.compile(r'[(){}\[\]",]')
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
+_KEY = re.compile(r"[,\s]*([\w.]+)=")
+_INTEGER = re.compile(r"-?\d{1,19}")
+_CALLED_KEYS = {
+    "calls": "calls",
+    "to_apply": "to_apply",
+    "body": "body",
+    "condition": "condition",
+    "called_computations": "calls",
+    "branch_computations": "branches",
+    "true_computation": "branches",
+    "false_computation": "branches",
+}
+
+
+def _closing(text: str, start: int) -> int:
+    """The index behind the bracket that closes the one at ``start``; -1 if nothing does. Quoted strings are skipped."""
+    depth = 0
+    position = start
+    while match := _DELIMITER.search(text, position):
+        character = match.group()
+        position = match.end()
+        if character == '"':
+            quoted = _QUOTED.match(text, position - 1)
+            if quoted is None:
+                return -1
+            position = quoted.end()
+        elif character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+            if depth == 0:
+                return position
+    return -1
+
+
+def split_attributes(text: str) -> dict[str, str]:
+    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed over."""
+    found: dict[str, str] = {}
+    position = 0
+    while match := _KEY.match(text, position):
+        key = match.group(1)
+        start = position = match.end()
+        if key == "backend_config" and text.endswith("}") and text.startswith("{", start):
+            found[key] = text[start:]  # printed last by XLA; checked when it is read as JSON
+            break
+        while position < len(text):  # a value may be several things in a row: mesh['x'=8] {'x'}
+            delimiter = _DELIMITER.search(text, position)
+            if delimiter is None:
+                position = len(text)
+            elif delimiter.group() in "([{":
+                position = _closing(text, delimiter.start())
+            elif delimiter.group() == '"':
+                quoted = _QUOTED.match(text, delimiter.start())
+                position = quoted.end() if quoted else -1
+            else:
+                position = delimiter.start()
+                break
+            if position < 0:
+                return found
+        found[key] = text[start:position].strip()
+        if text[position : position + 1] not in ("", ","):
+            break
+    return found
+
+
+def _split_list(text: str) -> list[str]:
+    """The parts of a comma-separated list, commas inside brackets and strings apart."""
+    if not any(character in text for character in '([{"'):
+        return [part for part in (piece.strip() for piece in text.split(",")) if part]
+    parts, start, position = [], 0, 0
+    while match := _DELIMITER.search(text, position):
+        character = match.group()
+        position = match.end()
+        if character == ",":
+            parts.append(text[start : match.start()].strip())
+            start = position
+        elif character in '([{"':
+            quoted = _QUOTED.match(text, match.start()) if character == '"' else None
+            position = quoted.end() if quoted else _closing(text, match.start())
+            if position < 0:
+                break
+    parts.append(text[start:].strip())
+    return [part for part in parts if part]
+
+
+def _unquote(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+        if "\\" in text:
+            text = re.sub(r"\\(.)", r"\1", text)
+    return text
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip())
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in _INTEGER.findall(text))
+
+
+class FrameTables:
+    """The FileNames, FunctionNames, FileLocations and StackFrames tables in front of the computations."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._tables: dict[str, dict[int, str]] = {}
+        table: dict[int, str] | None = None
+        for line in lines:
+            number, _, rest = line.partition(" ")
+            if number in ("FileNames", "FunctionNames", "FileLocations", "StackFrames") and not rest:
+                table = self._tables.setdefault(number, {})
+            elif table is not None and number.isdecimal() and len(number) < 10:
+                table[int(number)] = rest
+
+    def _fields(self, table: str, key: int) -> dict[str, int]:
+        text = self._tables.get(table, {}).get(key, "")
+        return {name: int(value) for name, value in re.findall(r"(\w+)=(\d{1,9})", text)}
+
+    def frames(self, frame_id: int) -> tuple[Frame, ...]:
+        """The stack of a frame id, the innermost first. In the text a parent is written as its id + 1, none as 1
+        (xla/hlo/ir/stack_frames.cc); older texts leave ``parent_frame_id`` out."""
+        found: list[Frame] = []
+        while frame_id > 0 and len(found) < 256:
+            frame = self._fields("StackFrames", frame_id)
+            if not frame:
+                break
+            location = self._fields("FileLocations", frame.get("file_location_id", 0))
+            found.append(
+                Frame(
+                    file=_unquote(self._tables.get("FileNames", {}).get(location.get("file_name_id", 0), "")),
+                    line=location.get("line", 0),
+                    function=_unquote(self._tables.get("FunctionNames", {}).get(location.get("function_name_id", 0), "")),
+                    column=location.get("column", 0),
+                )
+            )
+            frame_id = frame.get("parent_frame_id", 1) - 1
+        return tuple(found)
+
+
+class TextInstruction(Instruction):
+    """An instruction as a line of text."""
+
+    def __init__(self, line: str, number: int, computation: TextComputation, index: int) -> None:
+        name = _NAME.match(line)
+        if name is None:
+            raise HloParseError(f"expected an instruction 'name = shape opcode(...)', found {line.strip()[:60]!r}", number, 1)
+        start = name.end()
+        if line.startswith("(", start):
+            end = _closing(line, start)
+            if end < 0:
+                raise HloParseError("a tuple shape is not closed", number, start + 1)
+        else:
+            end = line.find(" ", start)
+        opcode = _OPCODE.match(line, end) if end >= 0 else None
+        if opcode is None:
+            raise HloParseError(f"expected a shape and an opcode, found {line[start : start + 60]!r}", number, start + 1)
+        close = line.find(")", opcode.end())
+        inside = line[opcode.end() : close]
+        if close < 0 or "(" in inside or '"' in inside:
+            close = _closing(line, opcode.end() - 1) - 1
+        if close < 0:
+            raise HloParseError(f"the operands of {name.group(2)} are not closed (a truncated file?)", number, opcode.end())
+        self.is_root = name.group(1) is not None
+        self.name = name.group(2)
+        self.opcode = opcode.group(1)
+        self.index = index
+        self.computation = computation.name
+        self._line_number = number
+        self._frames = computation.frame_tables
+        self._shape_text = line[start:end]
+        self._arguments = line[opcode.end() : close]
+        self._tail = line[close + 1 :]
+
+    @cached_property
+    def shape(self) -> Shape:
+        try:
+            return parse_shape(self._shape_text)
+        except HloParseError as error:
+            raise HloParseError(f"{error} in {self.name}", self._line_number, 1) from None
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        if self.opcode in ("constant", "parameter", "iota") or not self._arguments:
+            return ()
+        text = _COMMENT.sub("", self._arguments) if "/*" in self._arguments else self._arguments
+        return tuple(self._operand(part) for part in _split_list(text))
+
+    def _operand(self, text: str) -> Operand:
+        name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape in front
+        if "#" not in name:
+            return Operand(name)
+        base, *path = name.split("#")
+        if not all(part.isdecimal() and len(part) < 10 for part in path):
+            raise HloParseError(f"not an operand: {text[:60]!r}", self._line_number, 1)
+        return Operand(base, tuple(map(int, path)))
+
+    @cached_property
+    def attributes(self) -> Mapping[str, str]:
+        """All attributes behind the operands, as text."""
+        return split_attributes(self._tail)
+
+    @cached_property
+    def called(self) -> Mapping[str, tuple[str, ...]]:
+        if "%" not in self._tail and "=" not in self._tail:
+            return {}
+        found: dict[str, tuple[str, ...]] = {}
+        for key, text in self.attributes.items():
+            if role := _CALLED_KEYS.get(key):
+                found[role] = (*found.get(role, ()), *_names(text))
+        return found
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        text = self.attributes.get("metadata", "")
+        if not text:
+            return NO_METADATA
+        fields = dict(re.findall(r'(\w+)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)', text))
+        frames: tuple[Frame, ...] = ()
+        if (frame_id := fields.get("stack_frame_id", "0")).isdecimal() and len(frame_id) < 10:
+            frames = self._frames.frames(int(frame_id))
+        if not frames and "source_file" in fields:
+            line = fields.get("source_line", "0")
+            frames = (Frame(_unquote(fields["source_file"]), int(line) if line.isdecimal() and len(line) < 10 else 0),)
+        return Metadata(_unquote(fields.get("op_name", "")), frames)
+
+    @cached_property
+    def backend_config(self) -> Mapping[str, Any]:
+        text = self.attributes.get("backend_config", "")
+        if text.startswith('"'):
+            text = _unquote(text)
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def backend_config_text(self) -> str:
+        """The backend's configuration as it stands in the text."""
+        return self.attributes.get("backend_config", "")
+
+    @property
+    def frontend_attributes(self) -> Mapping[str, str]:
+        pairs = split_attributes(self.attributes.get("frontend_attributes", "")[1:-1])
+        return {key: _unquote(value) for key, value in pairs.items()}
+
+    @property
+    def custom_call_target(self) -> str:
+        return _unquote(self.attributes.get("custom_call_target", ""))
+
+    @property
+    def tuple_index(self) -> int:
+        text = self.attributes.get("index", "") if self.opcode == "get-tuple-element" else ""
+        return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+    @property
+    def parameter_number(self) -> int:
+        text = self._arguments.strip() if self.opcode == "parameter" else ""
+        return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+    @property
+    def constant_integer(self) -> int | None:
+        if self.opcode != "constant":
+            return None
+        text = self._arguments.strip()
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text) if _INTEGER.fullmatch(text) else None
+
+    @property
+    def comparison_direction(self) -> str:
+        return self.attributes.get("direction", "") if self.opcode == "compare" else ""
+
+    @property
+    def dot_dimensions(self) -> DotDimensions | None:
+        if self.opcode != "dot":
+            return None
+        keys = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
+        return DotDimensions(*(_integers(self.attributes.get(key, "")) for key in keys))
+
+    @property
+    def dim_labels(self) -> str:
+        return self.attributes.get("dim_labels", "")
+
+    @property
+    def feature_groups(self) -> int:
+        text = self.attributes.get("feature_group_count", "1")
+        return int(text) if text.isdecimal() and len(text) < 10 else 1
+
+    @property
+    def replica_groups(self) -> ReplicaGroups:
+        return parse_replica_groups(self.attributes.get("replica_groups", ""))
+
+    @property
+    def window_text(self) -> str:
+        return self.attributes.get("window", "").strip("{}")
+
+
+class TextComputation(Computation):
+    """A computation as the lines between its braces. ``first_line`` is the number of the first of them in the file."""
+
+    def __init__(self, name: str, is_entry: bool, first_line: int, frame_tables: FrameTables) -> None:
+        self.name = name
+        self.is_entry = is_entry
+        self.execution_thread = ""
+        self.frame_tables = frame_tables
+        self.lines: list[str] = []
+        self._first_line = first_line
+        self._cache: dict[int, TextInstruction] = {}
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def instruction(self, index: int) -> TextInstruction:
+        found = self._cache.get(index)
+        if found is None:
+            found = TextInstruction(self.lines[index], self._first_line + index, self, index)
+            self._cache[index] = found
+        return found
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        positions = {}
+        for index, line in enumerate(self.lines):
+            if match := _NAME.match(line):
+                positions[match.group(2)] = index
+        return positions
+
+    def position(self, name: str) -> int | None:
+        return self._positions.get(name)
+
+    @cached_property
+    def root(self) -> Instruction:
+        for index in range(len(self.lines) - 1, -1, -1):
+            if self.lines[index].lstrip().startswith("ROOT "):
+                return self.instruction(index)
+        return super().root
+
+    @cached_property
+    def parameters(self) -> tuple[Instruction, ...]:
+        found = [self.instruction(i) for i, line in enumerate(self.lines) if " parameter(" in line]
+        found = [instruction for instruction in found if instruction.opcode == "parameter"]
+        return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
+
+    def ending_in(self, *suffixes: str) -> Sequence[int]:
+        needles = tuple(f"{suffix}(" for suffix in suffixes)
+        return [index for index, line in enumerate(self.lines) if any(needle in line for needle in needles)]
+
+    def may_touch_host(self) -> Sequence[int]:
+        return [index for index, line in enumerate(self.lines) if "S(5)" in line]
+
+
+def _platform(text: str) -> str:
+    """What compiled the text: only the TPU backend tiles layouts and reports scoped memory; only the GPU's has queue ids."""
+    if "T(8,128)" in text or '"scoped_memory_configs"' in text:
+        return "tpu"
+    return "gpu" if "operation_queue_id" in text or "fusion_backend_config" in text or "__cublas" in text else ""
+
+
+def _text_lines(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").split("\n") if "\r" in text else text.split("\n")
+
+
+def parse_text(text: str) -> Module:
+    """The module that HLO text spells.
+
+    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault inside
+    an instruction is raised when that instruction is first asked for.
+    """
+    lines = _text_lines(text)
+    first = next((i for i, line in enumerate(lines) if line and not line.isspace()), None)
+    if first is None:
+        raise HloParseError("empty: expected HLO text that begins with 'HloModule'")
+    if not lines[first].startswith("HloModule "):
+        raise HloParseError(f"expected 'HloModule NAME', found {lines[first][:40]!r}", first + 1, 1)
+    start = next((i for i in range(first + 1, len(lines)) if lines[i].endswith("{")), len(lines))
+    tables = FrameTables(lines[first + 1 : start])
+    computations: dict[str, Computation] = {}
+    entry = ""
+    current: TextComputation | None = None
+    for number, line in enumerate(lines[start:], start + 1):
+        if line[:1] in " \t":
+            if current is not None and not line.isspace():
+                current.lines.append(line)
+        elif line.endswith("{"):
+            if current is not None:
+                raise HloParseError(f"computation {current.name} is not closed before the next begins", number, 1)
+            header = _HEADER.match(line)
+            if header is None:
+                raise HloParseError(f"expected a computation, found {line[:60]!r}", number, 1)
+            current = TextComputation(header.group(2), header.group(1) is not None, number + 1, tables)
+            computations[current.name] = current
+            entry = current.name if current.is_entry else entry
+        elif line[:1] == "}":
+            if current is not None and "execution_thread=" in line:
+                current.execution_thread = _unquote(line.partition("execution_thread=")[2].strip())
+            current = None
+    if current is not None:
+        raise HloParseError(f"computation {current.name} is not closed: the text is truncated", len(lines), 1)
+    if not entry:
+        raise HloParseError("no ENTRY computation: the text is truncated or no module", len(lines), 1)
+    name, _, rest = lines[first].removeprefix("HloModule ").partition(",")
+    attributes = split_attributes(rest)
+    return Module(
+        name=name.strip(),
+        computations=computations,
+        entry_name=entry,
+        is_scheduled=attributes.get("is_scheduled") == "true",
+        attributes=attributes,
+        platform=_platform(text),
+        size_bytes=len(text),
+        kind="text",
+    )
+
+

@@ -1,0 +1,69 @@
+"""Whether an asynchronous slice runs on a copy engine or as a kernel: XLA:GPU decides it per fusion.
+
+==================  ==========================================================================================
+JAX                 marker of a copy (facts: dynamic_slice_fusion, fusion-dynamic-memcpy-rewriter)
+==================  ==========================================================================================
+0.6.2 to 0.10.1     ``"kind":"__dynamic_memcpy"`` on the wrapped fusion; as_text() loses it
+0.10.2              custom fusion ``dynamic_slice_fusion``; ``dynamic_slice_config`` on the slice inside
+0.11 and later      ``dynamic_slice_config`` on the slice inside (0.12: with a nested ``linear``)
+none of these       a kernel that reads or writes pinned memory
+==================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+from hloinspect.hlo.model import Computation, Instruction, Module
+
+DMA = "dma"
+KERNEL = "kernel"
+UNKNOWN = "unknown"
+
+
+def slice_mechanism(module: Module, start: Instruction) -> str:
+    """``dma`` or ``kernel`` for an async start around a slice; ``unknown`` where the text has lost the marker."""
+    if module.platform == "tpu" or start.start_of in ("dynamic-slice", "dynamic-update-slice", "copy", "slice"):
+        return DMA
+    body = module.computations.get(next(iter(start.called.get("calls", ())), ""))
+    fusion: Instruction | None = None
+    if body is not None and start.start_of == "async":
+        fusion = body.root
+        if fusion.opcode in ("copy", "dynamic-slice", "dynamic-update-slice"):
+            return DMA if fusion.opcode == "copy" or _has_slice_config(body) else KERNEL
+        body = module.computations.get(next(iter(fusion.called.get("calls", ())), ""))
+    if fusion is not None and _is_copy_fusion(fusion):
+        return DMA
+    if _is_copy_fusion(start) or (body is not None and _has_slice_config(body)):
+        return DMA
+    if fusion is None and not _keeps_markers(module):
+        return UNKNOWN
+    return KERNEL
+
+
+def _is_copy_fusion(fusion: Instruction) -> bool:
+    config = fusion.backend_config.get("fusion_backend_config")
+    if not isinstance(config, dict):
+        return False
+    custom = config.get("custom_fusion_config")
+    name = custom.get("name") if isinstance(custom, dict) else ""
+    return config.get("kind") == "__dynamic_memcpy" or name in ("dynamic_slice_fusion", "address_computation")
+
+
+def slice_config(instruction: Instruction) -> dict[str, object] | None:
+    """The ``dynamic_slice_config`` of a dynamic-slice or dynamic-update-slice, or None."""
+    config = instruction.backend_config.get("dynamic_slice_config")
+    return config if isinstance(config, dict) else None
+
+
+def _has_slice_config(body: Computation) -> bool:
+    return any(
+        slice_config(body.instruction(index)) is not None
+        for index in body.ending_in("dynamic-slice", "dynamic-update-slice")
+    )
+
+
+def _keeps_markers(module: Module) -> bool:
+    """Whether this text would show the marker: some slice of the module has one (JAX 0.10.2 and later)."""
+    for computation in module.computations.values():
+        if _has_slice_config(computation):
+            return True
+    return False

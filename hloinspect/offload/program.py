@@ -1,0 +1,121 @@
+"""The part of a module that the device runs: which computations, how often, inside how many loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.errors import HloParseError
+from hloinspect.hlo.evaluate import trip_count
+from hloinspect.hlo.model import Computation, Instruction, Module
+
+CONTROL_FLOW = frozenset({"while", "call", "conditional"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """One call of a computation: by which instruction of which computation, and how often for each run of the caller."""
+
+    caller: str
+    index: int
+    callee: str
+    times: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """``executions`` counts the runs of each reachable computation in one step; ``loop_depth`` the loops around it.
+
+    ``order`` has callers before callees. ``unknown_trip_counts`` names the loops that were counted as one turn because the
+    module does not tell; ``conditional`` the computations that run only if a branch is taken (counted as taken).
+    """
+
+    module: Module
+    order: tuple[str, ...]
+    executions: dict[str, int]
+    loop_depth: dict[str, int]
+    call_sites: tuple[CallSite, ...]
+    unknown_trip_counts: tuple[str, ...]
+    conditional: frozenset[str]
+
+    def computations(self) -> list[Computation]:
+        return [self.module.computations[name] for name in self.order]
+
+
+def control_flow(computation: Computation) -> list[Instruction]:
+    """The whiles, calls and conditionals of a computation, in schedule order."""
+    found = (computation.instruction(index) for index in computation.ending_in("while", "call", "conditional"))
+    return [instruction for instruction in found if instruction.opcode in CONTROL_FLOW]
+
+
+def program_of(module: Module) -> Program:
+    """Follows whiles, calls (command buffers of JAX <= 0.8 too) and conditionals from the entry.
+
+    Raises HloParseError if computations call each other in a circle.
+    """
+    sites: dict[str, list[CallSite]] = {}
+    unknown: list[str] = []
+    loops: set[tuple[str, str]] = set()
+    branches: set[str] = set()
+    finished: list[str] = []
+    state: dict[str, bool] = {}
+    stack = [module.entry_name]
+    while stack:
+        name = stack[-1]
+        if name not in state:
+            state[name] = False
+            sites[name] = _sites(module, module.computations[name], unknown, loops, branches)
+            for site in sites[name]:
+                if state.get(site.callee) is False:
+                    raise HloParseError(f"computations {site.callee} and {name} call each other in a circle")
+                if site.callee not in state:
+                    stack.append(site.callee)
+        else:
+            stack.pop()
+            if not state[name]:
+                state[name] = True
+                finished.append(name)
+    order = tuple(reversed(finished))
+    executions = dict.fromkeys(order, 0)
+    depth = dict.fromkeys(order, 0)
+    executions[module.entry_name] = 1
+    conditional: set[str] = set()
+    for name in order:
+        for site in sites[name]:
+            executions[site.callee] += executions[name] * site.times
+            inside = (name, site.callee) in loops
+            depth[site.callee] = max(depth[site.callee], depth[name] + inside)
+            if site.callee in branches or name in conditional:
+                conditional.add(site.callee)
+    return Program(
+        module=module,
+        order=order,
+        executions=executions,
+        loop_depth=depth,
+        call_sites=tuple(site for name in order for site in sites[name]),
+        unknown_trip_counts=tuple(unknown),
+        conditional=frozenset(conditional),
+    )
+
+
+def _sites(
+    module: Module, computation: Computation, unknown: list[str], loops: set[tuple[str, str]], branches: set[str]
+) -> list[CallSite]:
+    found = []
+    for instruction in control_flow(computation):
+        times = 1
+        if instruction.opcode == "while":
+            trips = trip_count(module, computation, instruction)
+            if trips is None:
+                unknown.append(instruction.name)
+            times = 1 if trips is None else trips
+        for role, names in instruction.called.items():
+            for callee in names:
+                if callee not in module.computations:
+                    raise HloParseError(f"{instruction.name} calls {callee}, which is not in the module (a truncated file?)")
+                if role in ("body", "condition"):
+                    loops.add((computation.name, callee))
+                if role == "branches":
+                    branches.add(callee)
+                runs = times + 1 if role == "condition" else times
+                found.append(CallSite(computation.name, instruction.index, callee, runs))
+    return found

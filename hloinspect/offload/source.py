@@ -1,0 +1,152 @@
+"""The user's line of a transfer: that of its producer.
+
+The transfer's own frame is the ``lax.scan`` line (a slice into a stack) or none at all (an unrolled copy), so the value is
+followed back through bitcasts, tuples, fusion roots and loop carries to the instruction that computed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.hlo.model import Computation, Frame, Instruction, Metadata, Module, Operand
+from hloinspect.offload.program import Program
+
+Path = tuple[int, ...]
+
+_TRANSPARENT = frozenset(
+    {"bitcast", "copy", "convert", "transpose", "reshape", "opt-barrier", "optimization-barrier", "reduce-precision"}
+)
+_LIBRARY_MARKS = ("/site-packages/", "/dist-packages/", "<frozen", "/lib/python3")
+_MAX_STEPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in the user's program. ``op_name`` is JAX's name stack there; ``backward`` whether it is in a transposed part."""
+
+    file: str
+    line: int
+    function: str
+    column: int
+    op_name: str
+
+
+def is_library_frame(frame: Frame) -> bool:
+    """Whether a frame lies in an installed package or the standard library instead of the user's own code."""
+    return any(mark in frame.file for mark in _LIBRARY_MARKS)
+
+
+def user_frame(frames: tuple[Frame, ...]) -> Frame | None:
+    """The innermost frame of the user's own code; the innermost of all where every one is a library's."""
+    own = [frame for frame in frames if frame.file and not is_library_frame(frame)]
+    return own[0] if own else (frames[0] if frames else None)
+
+
+def source_of(metadata: Metadata) -> Source | None:
+    """Where metadata points, or None where it has no frame."""
+    frame = user_frame(metadata.frames)
+    if frame is None or not frame.file:
+        return None
+    return Source(frame.file, frame.line, frame.function, frame.column, metadata.op_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The instruction that computed a value, and the entry parameter's name if it is an argument of the step."""
+
+    source: Source | None
+    op_name: str
+    argument: str
+
+
+def producer(program: Program, computation: Computation, operand: Operand) -> Producer:
+    """Who computed an operand's value, followed through loop carries (into the body first, then the initial value)."""
+    climber = _Climber(program)
+    return climber.climb(computation, operand)
+
+
+class _Climber:
+    def __init__(self, program: Program) -> None:
+        self._module: Module = program.module
+        self._entry = program.module.entry_name
+        self._sites = {site.callee: site for site in program.call_sites}
+        self._seen: set[tuple[str, str, Path]] = set()
+        self._fusions: list[tuple[Computation, Instruction]] = []
+
+    def climb(self, computation: Computation, operand: Operand) -> Producer:
+        fallback: Metadata | None = None
+        for _ in range(_MAX_STEPS):
+            instruction, path = self._module.resolve(computation, operand)
+            if instruction is None or (computation.name, instruction.name, path) in self._seen:
+                break
+            self._seen.add((computation.name, instruction.name, path))
+            metadata = instruction.metadata
+            step = self._step(computation, instruction, path)
+            if step is None:
+                if instruction.opcode == "parameter" and computation.name == self._entry:
+                    return Producer(source_of(metadata), metadata.op_name, metadata.op_name or instruction.name)
+                chosen = metadata if metadata.frames or fallback is None else fallback
+                return Producer(source_of(chosen), chosen.op_name, "")
+            if metadata.frames:
+                fallback = metadata
+            computation, operand = step
+        return Producer(source_of(fallback) if fallback else None, fallback.op_name if fallback else "", "")
+
+    def _step(
+        self, computation: Computation, instruction: Instruction, path: Path
+    ) -> tuple[Computation, Operand] | None:
+        """Where the value of an instruction comes from, or None if it is made here."""
+        opcode, operands = instruction.opcode, instruction.operands
+        if opcode == "parameter":
+            return self._argument(computation, instruction, path)
+        if opcode in ("fusion", "call"):
+            callee = self._module.computations.get(next(iter(instruction.called_names), ""))
+            if callee is None or not len(callee):
+                return None
+            if opcode == "fusion":
+                self._fusions.append((computation, instruction))
+            return callee, Operand(callee.root.name, path)
+        if not operands:
+            return None
+        if opcode == "tuple":
+            part = operands[path[0]] if path and path[0] < len(operands) else None
+            return (computation, Operand(part.name, part.path + path[1:])) if part else None
+        if opcode in _TRANSPARENT or instruction.start_of == "copy":
+            return computation, Operand(operands[0].name, operands[0].path + path)
+        if instruction.done_of:
+            return computation, Operand(operands[0].name, operands[0].path)
+        if opcode == "while":
+            return computation, Operand(operands[0].name, operands[0].path + path)
+        return None
+
+    def _argument(
+        self, computation: Computation, parameter: Instruction, path: Path
+    ) -> tuple[Computation, Operand] | None:
+        number = parameter.parameter_number
+        if self._fusions:  # inside a fusion's body: back out to its operand
+            outer, fusion = self._fusions.pop()
+            if 0 <= number < len(fusion.operands):
+                operand = fusion.operands[number]
+                return outer, Operand(operand.name, operand.path + path)
+            return None
+        site = self._sites.get(computation.name)
+        if site is None:
+            return None
+        caller = self._module.computations[site.caller]
+        call = caller.instruction(site.index)
+        if call.opcode == "while":
+            root = computation.root
+            carried, rest = self._module.resolve(computation, Operand(root.name, path))
+            invariant = carried is not None and carried.opcode == "tuple" and bool(rest) and rest[0] < len(carried.operands)
+            if invariant and carried is not None:
+                part = carried.operands[rest[0]]
+                made, made_path = self._module.resolve(computation, Operand(part.name, part.path + rest[1:]))
+                if made is not None and not (made.opcode == "parameter" and made_path == path):
+                    return computation, Operand(part.name, part.path + rest[1:])
+            operand = call.operands[0]
+            return caller, Operand(operand.name, operand.path + path)
+        offset = 1 + call.called_names.index(computation.name) if call.opcode == "conditional" else number
+        if 0 <= offset < len(call.operands):
+            operand = call.operands[offset]
+            return caller, Operand(operand.name, operand.path + path)
+        return None

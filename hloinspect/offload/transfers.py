@@ -1,0 +1,354 @@
+"""Finds every transfer between device and host memory in a scheduled module.
+
+A transfer has host memory, ``S(5)``, on exactly one side. Memory spaces decide, never opcodes or names: a TPU prefetch into
+VMEM and a device-to-device slice copy look alike and are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from hloinspect.hlo.access import accesses, is_free, update_operand
+from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
+from hloinspect.offload.buffers import HostBuffers, Node
+from hloinspect.offload.mechanism import slice_mechanism
+from hloinspect.offload.program import CONTROL_FLOW, Program, program_of
+from hloinspect.offload.source import Source, producer, source_of
+
+D2H = "d2h"
+H2D = "h2d"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What moves: the array of one execution. ``name`` is a checkpoint or argument name where one is known, else ""."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One move between device and host memory.
+
+    ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of ``computation``
+    and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the transfer that brings the
+    same buffer back, or that wrote it.
+    """
+
+    id: int
+    direction: str
+    mechanism: str
+    asynchronous: bool
+    bytes: int
+    executions: int
+    tensor: Tensor
+    start: str
+    done: str | None
+    computation: str
+    start_index: int
+    done_index: int | None
+    loop_depth: int
+    conditional: bool
+    source: Source | None
+    round_trip: int | None
+    buffer: Node | None
+
+    @property
+    def bytes_per_step(self) -> int:
+        return self.bytes * self.executions
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """Host memory read and written by one instruction: bytes that cross the link twice or never leave the host."""
+
+    instruction: str
+    computation: str
+    bytes: int
+    executions: int
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostValue:
+    """An argument or a result of the step that lives in host memory."""
+
+    kind: str  # "parameter" | "result"
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """All that a module does with host memory."""
+
+    program: Program
+    transfers: tuple[Transfer, ...]
+    host_copies: tuple[HostCopy, ...]
+    host_values: tuple[HostValue, ...]
+
+    def bytes_per_step(self, direction: str) -> int:
+        return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A transfer before its partner is known. ``data`` is the operand whose value moves to the host."""
+
+    direction: str
+    mechanism: str
+    asynchronous: bool
+    bytes: int
+    shape: Shape
+    data: Operand | None
+    host: tuple[Operand | None, tuple[int, ...]]  # operand and path, or (None, path in the result)
+
+
+def find_offload(module: Module) -> Offload:
+    """Every transfer of a module, in schedule order, with its executions, mechanism, window, source and round trip.
+
+    Raises HloParseError where the module cannot be followed.
+    """
+    program = program_of(module)
+    buffers = HostBuffers(program)
+    transfers: list[Transfer] = []
+    copies: list[HostCopy] = []
+    for computation in program.computations():
+        candidates = computation.may_touch_host()
+        if not candidates:
+            continue
+        ends = _async_ends(computation)
+        for index in candidates:
+            instruction = computation.instruction(index)
+            executions = program.executions[computation.name]
+            for found in _transfers_of(module, computation, instruction):
+                if isinstance(found, HostCopy):
+                    copies.append(replace(found, executions=executions))
+                else:
+                    transfers.append(_transfer(program, buffers, computation, instruction, found, ends))
+    ordered = [replace(transfer, id=number) for number, transfer in enumerate(transfers, 1)]
+    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), tuple(_host_values(module)))
+
+
+def _transfers_of(
+    module: Module, computation: Computation, instruction: Instruction
+) -> Iterator[_Found | HostCopy]:
+    opcode = instruction.opcode
+    if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
+        return
+    if opcode == "copy-start":
+        yield from _copy_start(computation, instruction)
+    elif instruction.is_generic_async_start:
+        yield from _async_start(module, computation, instruction)
+    elif opcode == "copy":
+        yield from _synchronous_copy(module, computation, instruction)
+    else:
+        yield from _kernel(module, computation, instruction)
+
+
+def _copy_start(computation: Computation, start: Instruction) -> Iterator[_Found | HostCopy]:
+    """F1: the result is (destination, source, context) (hlo_computation.cc, CreateAsyncInstructions)."""
+    destination, source = start.shape.at((0,)), start.shape.at((1,))
+    if destination is None or source is None or not start.operands:
+        return
+    if destination.on_host and source.on_host:
+        yield HostCopy(start.name, computation.name, destination.size_bytes, 0, "dma")
+    elif destination.on_host:
+        yield _Found(D2H, "dma", True, destination.size_bytes, destination, start.operands[0], (None, (0,)))
+    elif source.on_host:
+        yield _Found(H2D, "dma", True, destination.size_bytes, destination, None, (start.operands[0], ()))
+
+
+def _async_start(module: Module, computation: Computation, start: Instruction) -> Iterator[_Found | HostCopy]:
+    """F2, F3: the result is ((operands), result, context). A slice into or out of a buffer in host memory."""
+    result = start.shape.at((1,))
+    shapes = [module.shape_of(computation, operand) for operand in start.operands]
+    hosts = [number for number, shape in enumerate(shapes) if shape is not None and shape.on_host]
+    if result is None or result.is_tuple or not (hosts or result.on_host):
+        return
+    mechanism = slice_mechanism(module, start)
+    if result.on_host:
+        update = _update_number(module, start, shapes, hosts)
+        moved = shapes[update] if update is not None else None
+        if update is None or moved is None:
+            yield HostCopy(start.name, computation.name, result.size_bytes, 0, mechanism)
+        elif moved.on_host:
+            yield HostCopy(start.name, computation.name, moved.size_bytes, 0, mechanism)
+        else:
+            yield _Found(D2H, mechanism, True, moved.size_bytes, moved, start.operands[update], (None, (1,)))
+    else:
+        yield _Found(H2D, mechanism, True, result.size_bytes, result, None, (start.operands[hosts[0]], ()))
+
+
+def _update_number(
+    module: Module, start: Instruction, shapes: Sequence[Shape | None], hosts: Sequence[int]
+) -> int | None:
+    """Which operand of a start goes into the host buffer: a dynamic-update-slice's update, else the only array there is."""
+    if start.start_of == "dynamic-update-slice":
+        return 1 if len(shapes) > 1 else None
+    body = wrapped_body(module, start)
+    if body is not None:
+        for instruction in body:
+            update = update_operand(instruction)
+            if update is None:
+                continue
+            made, _ = module.resolve(body, update)
+            for _step in range(len(body)):
+                if made is None or made.opcode == "parameter" or not made.operands:
+                    break
+                made, _ = module.resolve(body, made.operands[0])
+            if made is not None and 0 <= made.parameter_number < len(shapes):
+                return made.parameter_number
+    arrays = [i for i, shape in enumerate(shapes) if shape is not None and not shape.is_tuple and shape.dims]
+    others = [i for i in arrays if i not in hosts]
+    return max(others or arrays, key=lambda i: shapes[i].size_bytes, default=None)  # type: ignore[union-attr]
+
+
+def wrapped_body(module: Module, start: Instruction) -> Computation | None:
+    """The innermost computation that an async start wraps: async computation, then the fusion inside it."""
+    body = module.computations.get(next(iter(start.called.get("calls", ())), ""))
+    if body is not None and start.start_of == "async" and body.root.opcode == "fusion":
+        return module.computations.get(next(iter(body.root.called.get("calls", ())), ""), body)
+    return body
+
+
+def _synchronous_copy(module: Module, computation: Computation, copy: Instruction) -> Iterator[_Found | HostCopy]:
+    """F4 and F5: a copy without a pair blocks the main stream (thunk_emitter.cc, EmitCopy)."""
+    source = module.shape_of(computation, copy.operands[0]) if copy.operands else None
+    if source is None:
+        return
+    if source.on_host and copy.shape.on_host:
+        yield HostCopy(copy.name, computation.name, copy.shape.size_bytes, 0, "dma")
+    elif copy.shape.on_host:
+        yield _Found(D2H, "dma", False, copy.shape.size_bytes, copy.shape, copy.operands[0], (None, ()))
+    elif source.on_host:
+        yield _Found(H2D, "dma", False, copy.shape.size_bytes, copy.shape, None, (copy.operands[0], ()))
+
+
+def _kernel(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Found | HostCopy]:
+    """F6: an ordinary instruction with host memory among its operands or results: a kernel works over the link."""
+    touched = [a for a in accesses(module, computation, instruction) if a.memory_space == HOST_MEMORY_SPACE]
+    reads = sum(a.bytes for a in touched if a.operand >= 0)
+    writes = sum(a.bytes for a in touched if a.operand < 0)
+    if reads and writes:
+        yield HostCopy(instruction.name, computation.name, reads + writes, 0, "kernel")
+    elif reads:
+        read = next(a for a in touched if a.operand >= 0)
+        shape = _of_size(reads, instruction.shape, module.shape_of(computation, instruction.operands[read.operand]))
+        yield _Found(H2D, "kernel", False, reads, shape, None, (instruction.operands[read.operand], read.path))
+    elif writes:
+        write = next(a for a in touched if a.operand < 0)
+        data = instruction.operands[0] if instruction.operands else None
+        shape = _of_size(writes, instruction.shape.at(write.path) or instruction.shape, None)
+        yield _Found(D2H, "kernel", False, writes, shape, data, (None, write.path))
+
+
+def _of_size(size: int, shape: Shape, other: Shape | None) -> Shape:
+    """The shape to show for a move of ``size`` bytes: whichever fits, else plain bytes."""
+    for candidate in (shape, other):
+        if candidate is not None and not candidate.is_tuple and candidate.size_bytes == size:
+            return candidate
+    return Shape("u8", (size,))
+
+
+def _async_ends(computation: Computation) -> dict[str, tuple[str, int]]:
+    """For each async start of a computation the name and place of its done, through updates."""
+    ends: dict[str, tuple[str, int]] = {}
+    begun: dict[str, str] = {}  # update -> start
+    for index in computation.ending_in("-done", "-update"):
+        instruction = computation.instruction(index)
+        if not instruction.operands:
+            continue
+        start = begun.get(instruction.operands[0].name, instruction.operands[0].name)
+        if instruction.done_of:
+            ends.setdefault(start, (instruction.name, index))
+        elif instruction.opcode.endswith("-update"):
+            begun[instruction.name] = start
+    return ends
+
+
+def _transfer(
+    program: Program,
+    buffers: HostBuffers,
+    computation: Computation,
+    instruction: Instruction,
+    found: _Found,
+    ends: dict[str, tuple[str, int]],
+) -> Transfer:
+    done = ends.get(instruction.name) if found.asynchronous else None
+    operand, path = found.host
+    if operand is not None:
+        buffer = buffers.buffer(computation.name, operand.name, operand.path + path)
+    else:
+        buffer = buffers.buffer(computation.name, instruction.name, path)
+    made = None
+    if found.data is not None:
+        made = producer(program, computation, found.data)
+    elif operand is not None:
+        made = producer(program, computation, Operand(operand.name, operand.path + path))
+    argument = made.argument if made else ""
+    return Transfer(
+        id=0,
+        direction=found.direction,
+        mechanism=found.mechanism if program.module.platform != "tpu" or not found.asynchronous else "dma",
+        asynchronous=found.asynchronous,
+        bytes=found.bytes,
+        executions=program.executions[computation.name],
+        tensor=Tensor(found.shape.dtype, found.shape.dims, argument),
+        start=instruction.name,
+        done=done[0] if done else None,
+        computation=computation.name,
+        start_index=instruction.index,
+        done_index=done[1] if done else None,
+        loop_depth=program.loop_depth[computation.name],
+        conditional=computation.name in program.conditional,
+        source=(made.source if made and found.data is not None else None) or source_of(instruction.metadata),
+        round_trip=None,
+        buffer=buffer,
+    )
+
+
+def _round_trips(transfers: list[Transfer]) -> list[Transfer]:
+    """Links each H2D to the D2H that wrote its buffer, pairing equal execution counts first (peeled with peeled)."""
+    writers: dict[Node, list[Transfer]] = {}
+    readers: dict[Node, list[Transfer]] = {}
+    for transfer in transfers:
+        if transfer.buffer is not None:
+            (writers if transfer.direction == D2H else readers).setdefault(transfer.buffer, []).append(transfer)
+    partner: dict[int, Transfer] = {}
+    for buffer, arriving in readers.items():
+        sent = writers.get(buffer, [])
+        free = list(sent)
+        for transfer in arriving:
+            same = [w for w in free or sent if w.executions == transfer.executions] or free or sent
+            if same:
+                partner[transfer.id] = same[0]
+                partner.setdefault(same[0].id, transfer)
+                free = [w for w in free if w.id != same[0].id]
+    linked = []
+    for transfer in transfers:
+        other = partner.get(transfer.id)
+        source, tensor = transfer.source, transfer.tensor
+        if other is not None and transfer.direction == H2D:
+            source = other.source or source
+            tensor = replace(tensor, name=tensor.name or other.tensor.name)
+        linked.append(replace(transfer, round_trip=other.id if other else None, source=source, tensor=tensor))
+    return linked
+
+
+def _host_values(module: Module) -> Iterator[HostValue]:
+    """F12: arguments and results of the step in host memory."""
+    for parameter in module.entry.parameters:
+        if parameter.shape.host_bytes:
+            name = parameter.metadata.op_name or parameter.name
+            yield HostValue("parameter", name, parameter.shape.host_bytes)
+    for path, leaf in module.entry.root.shape.leaves:
+        if leaf.on_host:
+            yield HostValue("result", f"result{list(path)}", leaf.size_bytes)
