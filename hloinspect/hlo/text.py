@@ -36,6 +36,7 @@ from hloinspect.hlo.shape import Shape, parse_shape
 _NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)(?: |\(|$)")
+_CLOSE = re.compile(r"\}(?:$|, execution_thread=| //)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
@@ -338,24 +339,35 @@ class TextInstruction(Instruction):
 
 
 class TextComputation(Computation):
-    """A computation as the lines between its braces. ``first_line`` is the number of the first of them in the file."""
+    """A computation as the lines between its braces, with their numbers in the file."""
 
-    def __init__(self, name: str, is_entry: bool, first_line: int, frame_tables: FrameTables) -> None:
+    def __init__(self, name: str, is_entry: bool, frame_tables: FrameTables) -> None:
         self.name = name
         self.is_entry = is_entry
         self.execution_thread = ""
         self.frame_tables = frame_tables
         self.lines: list[str] = []
-        self._first_line = first_line
+        self.numbers: list[int] = []
+        self._continued: dict[int, list[str]] = {}
         self._cache: dict[int, TextInstruction] = {}
 
     def __len__(self) -> int:
         return len(self.lines)
 
+    def continue_last(self, line: str) -> None:
+        """An instruction goes on: a frontend attribute with line breaks inside (the metadata of Pallas kernels)."""
+        self._continued.setdefault(len(self.lines) - 1, []).append(line)
+
+    def close(self) -> None:
+        """Joins continued lines, once each, so that many of them stay linear."""
+        for index, more in self._continued.items():
+            self.lines[index] = "\n".join((self.lines[index], *more))
+        self._continued.clear()
+
     def instruction(self, index: int) -> TextInstruction:
         found = self._cache.get(index)
         if found is None:
-            found = TextInstruction(self.lines[index], self._first_line + index, self, index)
+            found = TextInstruction(self.lines[index], self.numbers[index], self, index)
             self._cache[index] = found
         return found
 
@@ -420,21 +432,23 @@ def parse_text(text: str) -> Module:
     entry = ""
     current: TextComputation | None = None
     for number, line in enumerate(lines[start:], start + 1):
-        if line[:1] in " \t":
-            if current is not None and not line.isspace():
+        if current is not None and not _CLOSE.match(line):
+            if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
                 current.lines.append(line)
+                current.numbers.append(number)
+            elif current.lines and line and not line.isspace():
+                current.continue_last(line)
         elif line.endswith("{"):
-            if current is not None:
-                raise HloParseError(f"computation {current.name} is not closed before the next begins", number, 1)
             header = _HEADER.match(line)
             if header is None:
                 raise HloParseError(f"expected a computation, found {line[:60]!r}", number, 1)
-            current = TextComputation(header.group(2), header.group(1) is not None, number + 1, tables)
+            current = TextComputation(header.group(2), header.group(1) is not None, tables)
             computations[current.name] = current
             entry = current.name if current.is_entry else entry
-        elif line[:1] == "}":
-            if current is not None and "execution_thread=" in line:
+        elif current is not None:
+            if "execution_thread=" in line:
                 current.execution_thread = _unquote(line.partition("execution_thread=")[2].strip())
+            current.close()
             current = None
     if current is not None:
         raise HloParseError(f"computation {current.name} is not closed: the text is truncated", len(lines), 1)
