@@ -105,7 +105,7 @@ class Shape:
 
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([^\]]*)\](?:\{([^{}]*)\})?")
-_MEMORY_SPACE = re.compile(r"S\((\d+)\)")
+_MEMORY_SPACE = re.compile(r"S\((\d{1,9})\)")
 _SPACE_OR_COMMENT = re.compile(r"(?:\s|/\*[^*]*\*/)*")
 _NO_SHAPE = Shape("tuple")
 
@@ -127,7 +127,7 @@ def _array(match: re.Match[str]) -> Shape:
         return Shape(dtype, sizes)
     order, _, rest = layout.partition(":")
     space = _MEMORY_SPACE.search(rest)
-    minor_to_major = tuple(int(axis) for axis in order.split(",") if axis.strip().isdecimal())
+    minor_to_major = tuple(int(axis) for axis in order.split(",") if axis.strip().isdecimal() and len(axis) < 10)
     return Shape(dtype, sizes, int(space.group(1)) if space else 0, minor_to_major)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -40,8 +40,13 @@ _CLOSE = re.compile(r"\}(?:$|, execution_thread=| //)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
-_KEY = re.compile(r"[,\s]*([\w.]+)=")
-_INTEGER = re.compile(r"-?\d{1,19}")
+_KEY = re.compile(r"\s*([\w.\-]+)=")
+_FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
+_NUMBER_FIELD = re.compile(r"\b(\w++)=(\d{1,9})")
+_ESCAPE = re.compile(rb"\\(?:([0-7]{3})|(.))", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_INTEGER = re.compile(r"-?\d{1,20}")
+_INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
 _CALLED_KEYS = {
     "calls": "calls",
     "to_apply": "to_apply",
@@ -51,7 +56,12 @@ _CALLED_KEYS = {
     "branch_computations": "branches",
     "true_computation": "branches",
     "false_computation": "branches",
+    "select": "to_apply",  # select and scatter of a select-and-scatter
+    "scatter": "to_apply",
 }
+
+
+_MAX_FRAMES = 256
 
 
 def _closing(text: str, start: int) -> int:
@@ -75,33 +85,42 @@ def _closing(text: str, start: int) -> int:
     return -1
 
 
+def _value_end(text: str, position: int) -> int:
+    """The index of the comma that ends a value, or of the end of ``text``; -1 where a bracket or string is not closed. A value
+    may be several things in a row: mesh['x'=8] {'x'}."""
+    while match := _DELIMITER.search(text, position):
+        character = match.group()
+        if character == '"':
+            quoted = _QUOTED.match(text, match.start())
+            position = quoted.end() if quoted else -1
+        elif character in "([{":
+            position = _closing(text, match.start())
+        elif character == ",":
+            return match.start()
+        else:
+            return -1
+        if position < 0:
+            return -1
+    return len(text)
+
+
 def split_attributes(text: str) -> dict[str, str]:
-    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed over."""
+    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed over, and
+    what follows a bracket or string that is not closed is left out."""
     found: dict[str, str] = {}
     position = 0
-    while match := _KEY.match(text, position):
-        key = match.group(1)
-        start = position = match.end()
-        if key == "backend_config" and text.endswith("}") and text.startswith("{", start):
-            found[key] = text[start:]  # printed last by XLA; checked when it is read as JSON
+    while position < len(text):
+        match = _KEY.match(text, position)
+        start = match.end() if match else position
+        if match and match.group(1) == "backend_config" and text.endswith("}") and text.startswith("{", start):
+            found["backend_config"] = text[start:]  # printed last by XLA; checked when it is read as JSON
             break
-        while position < len(text):  # a value may be several things in a row: mesh['x'=8] {'x'}
-            delimiter = _DELIMITER.search(text, position)
-            if delimiter is None:
-                position = len(text)
-            elif delimiter.group() in "([{":
-                position = _closing(text, delimiter.start())
-            elif delimiter.group() == '"':
-                quoted = _QUOTED.match(text, delimiter.start())
-                position = quoted.end() if quoted else -1
-            else:
-                position = delimiter.start()
-                break
-            if position < 0:
-                return found
-        found[key] = text[start:position].strip()
-        if text[position : position + 1] not in ("", ","):
+        end = _value_end(text, start)
+        if end < 0:
             break
+        if match:
+            found[match.group(1)] = text[start:end].strip()
+        position = end + 1
     return found
 
 
@@ -125,16 +144,27 @@ def _split_list(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
+def _unescape(match: re.Match[bytes]) -> bytes:
+    octal, character = match.groups()
+    return bytes((int(octal, 8) & 255,)) if octal else _ESCAPED.get(character, character)
+
+
 def _unquote(text: str) -> str:
+    """What a quoted string stands for (absl::CEscape: bytes beyond ASCII are octal); any other text as it is."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1]
         if "\\" in text:
-            text = re.sub(r"\\(.)", r"\1", text)
+            text = _ESCAPE.sub(_unescape, text.encode("utf-8", "replace")).decode("utf-8", "replace")
     return text
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip())
+
+
+def _count(text: str, otherwise: int = 0) -> int:
+    """A number of up to nine digits, or ``otherwise``."""
+    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
 
 
 def _integers(text: str) -> tuple[int, ...]:
@@ -146,6 +176,7 @@ class FrameTables:
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._tables: dict[str, dict[int, str]] = {}
+        self._stacks: dict[int, tuple[Frame, ...]] = {}
         table: dict[int, str] | None = None
         for line in lines:
             number, _, rest = line.partition(" ")
@@ -153,30 +184,34 @@ class FrameTables:
                 table = self._tables.setdefault(number, {})
             elif table is not None and number.isdecimal() and len(number) < 10:
                 table[int(number)] = rest
+        # In the text a parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc). A short-lived spelling of 2025
+        # has the id itself; it gives itself away by the 0 of the outermost frames.
+        plain = any("parent_frame_id=0" in text for text in self._tables.get("StackFrames", {}).values())
+        self._parent_offset = 0 if plain else 1
 
     def _fields(self, table: str, key: int) -> dict[str, int]:
         text = self._tables.get(table, {}).get(key, "")
-        return {name: int(value) for name, value in re.findall(r"(\w+)=(\d{1,9})", text)}
+        return {name: int(value) for name, value in _NUMBER_FIELD.findall(text)}
 
     def frames(self, frame_id: int) -> tuple[Frame, ...]:
-        """The stack of a frame id, the innermost first. In the text a parent is written as its id + 1, none as 1
-        (xla/hlo/ir/stack_frames.cc); older texts leave ``parent_frame_id`` out."""
-        found: list[Frame] = []
-        while frame_id > 0 and len(found) < 256:
+        """The stack of a frame id, the innermost first."""
+        if (known := self._stacks.get(frame_id)) is None:
+            known = self._stacks[frame_id] = tuple(self._walk(frame_id))
+        return known
+
+    def _walk(self, frame_id: int) -> Iterator[Frame]:
+        for _ in range(_MAX_FRAMES):
             frame = self._fields("StackFrames", frame_id)
-            if not frame:
-                break
+            if frame_id <= 0 or not frame:
+                return
             location = self._fields("FileLocations", frame.get("file_location_id", 0))
-            found.append(
-                Frame(
-                    file=_unquote(self._tables.get("FileNames", {}).get(location.get("file_name_id", 0), "")),
-                    line=location.get("line", 0),
-                    function=_unquote(self._tables.get("FunctionNames", {}).get(location.get("function_name_id", 0), "")),
-                    column=location.get("column", 0),
-                )
+            yield Frame(
+                file=_unquote(self._tables.get("FileNames", {}).get(location.get("file_name_id", 0), "")),
+                line=location.get("line", 0),
+                function=_unquote(self._tables.get("FunctionNames", {}).get(location.get("function_name_id", 0), "")),
+                column=location.get("column", 0),
             )
-            frame_id = frame.get("parent_frame_id", 1) - 1
-        return tuple(found)
+            frame_id = frame.get("parent_frame_id", 0) - self._parent_offset
 
 
 class TextInstruction(Instruction):
@@ -256,13 +291,13 @@ class TextInstruction(Instruction):
         text = self.attributes.get("metadata", "")
         if not text:
             return NO_METADATA
-        fields = dict(re.findall(r'(\w+)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)', text))
+        fields = dict(_FIELD.findall(text))
         frames: tuple[Frame, ...] = ()
-        if (frame_id := fields.get("stack_frame_id", "0")).isdecimal() and len(frame_id) < 10:
-            frames = self._frames.frames(int(frame_id))
+        if frame_id := _count(fields.get("stack_frame_id", "")):
+            frames = self._frames.frames(frame_id)
         if not frames and "source_file" in fields:
-            line = fields.get("source_line", "0")
-            frames = (Frame(_unquote(fields["source_file"]), int(line) if line.isdecimal() and len(line) < 10 else 0),)
+            line, column = _count(fields.get("source_line", "")), _count(fields.get("source_column", ""))
+            frames = (Frame(_unquote(fields["source_file"]), line, "", column),)
         return Metadata(_unquote(fields.get("op_name", "")), frames)
 
     @cached_property
@@ -293,16 +328,16 @@ class TextInstruction(Instruction):
     @property
     def tuple_index(self) -> int:
         text = self.attributes.get("index", "") if self.opcode == "get-tuple-element" else ""
-        return int(text) if text.isdecimal() and len(text) < 10 else -1
+        return _count(text, -1)
 
     @property
     def parameter_number(self) -> int:
         text = self._arguments.strip() if self.opcode == "parameter" else ""
-        return int(text) if text.isdecimal() and len(text) < 10 else -1
+        return _count(text, -1)
 
     @property
     def constant_integer(self) -> int | None:
-        if self.opcode != "constant":
+        if self.opcode != "constant" or self.shape.dims or not _INTEGER_DTYPE.fullmatch(self.shape.dtype):
             return None
         text = self._arguments.strip()
         if text in ("true", "false"):
@@ -326,12 +361,14 @@ class TextInstruction(Instruction):
 
     @property
     def feature_groups(self) -> int:
-        text = self.attributes.get("feature_group_count", "1")
-        return int(text) if text.isdecimal() and len(text) < 10 else 1
+        return max(1, _count(self.attributes.get("feature_group_count", "")))
 
     @property
     def replica_groups(self) -> ReplicaGroups:
-        return parse_replica_groups(self.attributes.get("replica_groups", ""))
+        text = self.attributes.get("replica_groups", "")
+        if "device_ids" in self.attributes:  # mesh['x'=4], device_ids=(3,1,2,0) {'x'}: one value with a comma in it
+            text = f"{text}, device_ids={self.attributes['device_ids']}"
+        return parse_replica_groups(text)
 
     @property
     def window_text(self) -> str:

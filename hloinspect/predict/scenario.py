@@ -1,0 +1,51 @@
+"""What is not known exactly about a run: the corners of a prediction's range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.hardware.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a transfer
+    that runs as a kernel take the place of compute instead of running beside it."""
+
+    name: str
+    matmul_efficiency: float
+    memory_efficiency: float
+    link_efficiency: float
+    sharers: int
+    kernels_block: bool
+    longest_branch: bool
+
+
+def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
+    """The central scenario first, then the corners: compute fast or slow, the link fast or slow.
+
+    All devices of a step run in step, so as many as share a host are taken to use it at once; the fast link has it alone.
+    """
+    link = target.link
+    efficiency = (link.efficiency.low, link.efficiency.value, link.efficiency.high) if link else (1.0, 1.0, 1.0)
+    sharing = max(1, min(devices, link.sharers)) if link else 1
+    matmul, memory = target.matmul_efficiency, target.memory_efficiency
+
+    def corner(name: str, fast_compute: bool, fast_link: bool) -> Scenario:
+        return Scenario(
+            name=name,
+            matmul_efficiency=matmul.high if fast_compute else matmul.low,
+            memory_efficiency=memory.high if fast_compute else memory.low,
+            link_efficiency=efficiency[2] if fast_link else efficiency[0],
+            sharers=1 if fast_link else sharing,
+            kernels_block=not fast_link,
+            longest_branch=not fast_compute,
+        )
+
+    return (
+        Scenario("central", matmul.value, memory.value, efficiency[1], sharing, False, True),
+        corner("fast compute, fast link", True, True),
+        corner("fast compute, slow link", True, False),
+        corner("slow compute, fast link", False, True),
+        corner("slow compute, slow link", False, False),
+    )

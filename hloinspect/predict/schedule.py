@@ -1,0 +1,231 @@
+"""A module as the runtime sees it: for each computation the list of what is issued, in order.
+
+Kernels between two events are one *run*: the simulator needs only their sum, so a schedule of tens of thousands of
+instructions becomes a few hundred operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.hardware.target import Target
+from hloinspect.hlo.access import is_free
+from hloinspect.hlo.evaluate import known_trip_count
+from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.offload.program import Program
+from hloinspect.offload.transfers import HostCopy, Offload, Transfer
+from hloinspect.predict.collective import Collective, collective_of
+from hloinspect.predict.cost import Cost, cost_of
+
+Key = tuple[str, str]
+"""An async pair: computation and name of the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Kernels one after the other on the main stream."""
+
+    costs: tuple[Cost, ...]
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartTransfer:
+    """An async start of a host transfer."""
+
+    key: Key
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingTransfer:
+    """A transfer without a pair: the main stream does nothing else."""
+
+    transfer: Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingHostCopy:
+    """Host memory read and written by the main stream."""
+
+    copy: HostCopy
+
+
+@dataclass(frozen=True, slots=True)
+class StartCollective:
+    """An async start of a collective."""
+
+    key: Key
+    collective: Collective
+
+
+@dataclass(frozen=True, slots=True)
+class BlockingCollective:
+    """A collective on the main stream."""
+
+    collective: Collective
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartSide:
+    """An async start of device-side work: a slice copy on another stream, a prefetch into VMEM."""
+
+    key: Key
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The main stream waits for a pair."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A while: ``condition`` is None where the runtime counts turns itself."""
+
+    body: str
+    condition: str | None
+    trips: int
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A call (one callee) or a conditional (one of several)."""
+
+    callees: tuple[str, ...]
+
+
+Operation = (
+    Run | StartTransfer | BlockingTransfer | BlockingHostCopy | StartCollective | BlockingCollective | StartSide | Done | Loop | Branch
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The operations of every computation that the device runs. ``opaque`` names calls priced by their bytes alone."""
+
+    entry: str
+    operations: dict[str, tuple[Operation, ...]]
+    opaque: tuple[str, ...]
+
+
+def device_count(module: Module) -> int:
+    """Devices that run the module together: num_partitions x replica_count of its header."""
+    counts = [module.attributes.get(key, "1") for key in ("num_partitions", "replica_count")]
+    return max(1, int(counts[0] if counts[0].isdecimal() else 1) * int(counts[1] if counts[1].isdecimal() else 1))
+
+
+def schedule_of(offload: Offload, target: Target, devices: int, domain: int) -> Schedule:
+    """Compiles a program to operations. ``domain`` is the number of devices in one domain of the interconnect."""
+    builder = _Builder(offload, devices, domain)
+    operations = {computation.name: builder.build(computation) for computation in offload.program.computations()}
+    del target
+    return Schedule(offload.program.module.entry_name, operations, tuple(sorted(builder.opaque)))
+
+
+class _Builder:
+    def __init__(self, offload: Offload, devices: int, domain: int) -> None:
+        self._program: Program = offload.program
+        self._module = offload.program.module
+        self._devices = devices
+        self._domain = domain
+        self._transfers: dict[Key, list[Transfer]] = {}
+        for transfer in offload.transfers:
+            self._transfers.setdefault((transfer.computation, transfer.start), []).append(transfer)
+        self._copies = {(copy.computation, copy.instruction): copy for copy in offload.host_copies}
+        self._trips = {(site.caller, site.index, site.callee): site.times for site in offload.program.call_sites}
+        self.opaque: set[str] = set()
+
+    def build(self, computation: Computation) -> tuple[Operation, ...]:
+        operations: list[Operation] = []
+        costs: list[Cost] = []
+        first = ""
+        pairs: dict[str, Key] = {}
+
+        def flush() -> None:
+            nonlocal first
+            if costs:
+                operations.append(Run(tuple(costs), first))
+                costs.clear()
+            first = ""
+
+        for instruction in computation:
+            event = self._event(computation, instruction, pairs)
+            if isinstance(event, Cost):
+                first = first or instruction.name
+                costs.append(event)
+            elif event is not None:
+                flush()
+                operations.append(event)
+        flush()
+        return tuple(operations)
+
+    def _event(
+        self, computation: Computation, instruction: Instruction, pairs: dict[str, Key]
+    ) -> Operation | Cost | None:
+        opcode = instruction.opcode
+        if is_free(instruction):
+            return None
+        if opcode == "while":
+            return self._loop(computation, instruction)
+        if opcode in ("call", "conditional"):
+            return Branch(tuple(dict.fromkeys(instruction.called_names)))
+        if instruction.done_of or opcode.endswith("-update"):
+            return self._end(instruction, pairs)
+        key = (computation.name, instruction.name)
+        found = self._transfers.get(key)
+        if found:
+            if found[0].asynchronous:
+                pairs[instruction.name] = key
+                return StartTransfer(key, found[0])
+            return BlockingTransfer(found[0])
+        if key in self._copies:
+            return BlockingHostCopy(self._copies[key])
+        return self._device_work(computation, instruction, key, pairs)
+
+    def _end(self, instruction: Instruction, pairs: dict[str, Key]) -> Operation | None:
+        key = pairs.get(instruction.operands[0].name) if instruction.operands else None
+        if key is None:
+            return None
+        if instruction.done_of:
+            return Done(key)
+        pairs[instruction.name] = key
+        return None
+
+    def _device_work(
+        self, computation: Computation, instruction: Instruction, key: Key, pairs: dict[str, Key]
+    ) -> Operation | Cost:
+        collective = collective_of(self._module, computation, instruction, self._devices, self._domain)
+        if collective is not None:
+            if not instruction.start_of:
+                return BlockingCollective(collective, instruction.name)
+            pairs[instruction.name] = key
+            return StartCollective(key, collective)
+        if instruction.start_of:
+            pairs[instruction.name] = key
+            return StartSide(key, side_cost(instruction))
+        cost = cost_of(self._module, computation, instruction)
+        if not cost.known:
+            self.opaque.add(instruction.custom_call_target or instruction.opcode)
+        return cost
+
+    def _loop(self, computation: Computation, loop: Instruction) -> Operation:
+        body = loop.called.get("body", ("",))[0]
+        condition = None if known_trip_count(loop) is not None else loop.called.get("condition", ("",))[0]
+        return Loop(body, condition, self._trips.get((computation.name, loop.index, body), 1))
+
+
+def side_cost(start: Instruction) -> Cost:
+    """An async copy within device memory: it reads and writes what it moves. (destination, source, context) of a copy-start,
+    ((operands), result, context) of every other."""
+    moved = start.shape.at((0,)) if start.start_of == "copy" else start.shape.at((1,))
+    if moved is None:
+        return Cost(known=False)
+    operands = start.shape.at((0,)) if start.start_of != "copy" else None
+    if operands is not None and start.start_of != "copy":
+        smallest = [leaf.size_bytes for _, leaf in operands.leaves if leaf.size_bytes > 8]
+        return Cost(bytes=2 * min([moved.size_bytes, *smallest]))
+    return Cost(bytes=2 * moved.size_bytes)

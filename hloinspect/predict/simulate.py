@@ -1,0 +1,305 @@
+"""Runs a schedule the way the runtime does, and records what each stream did when.
+
+Semantics (XLA:GPU async_execution.cc; facts of TPU traces agree):
+
+* kernels run one after the other on the main stream;
+* an async start is issued when everything before it on the main stream is through, and takes no time there;
+* a done makes the main stream wait for its pair;
+* copies of one direction queue behind each other on one copy engine; the directions run side by side;
+* collectives run on a communication stream, device-to-device copies on a side stream, each in order;
+* a copy without a pair holds the main stream.
+
+Loops run until a turn begins and ends like the one before it, and that turn is then multiplied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hloinspect.hardware.target import Target
+
+from hloinspect.predict.link import Key, Link, Rates, Served, rates_of
+from hloinspect.predict.scenario import Scenario
+from hloinspect.predict.schedule import (
+    BlockingCollective,
+    BlockingHostCopy,
+    BlockingTransfer,
+    Branch,
+    Done,
+    Loop,
+    Operation,
+    Run,
+    Schedule,
+    StartCollective,
+    StartSide,
+    StartTransfer,
+)
+from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Timeline
+
+MAX_TURNS = 64
+"""Turns of a loop that are run before it is extrapolated without having settled."""
+
+
+
+@dataclass(slots=True)
+class _Open:
+    """A segment that is being recorded."""
+
+    start_ps: float
+    intervals: list[Interval] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """An interval that may still run on behind the end of its segment."""
+
+    start_ps: float
+    end_ps: float
+    kind: str
+    stream: str
+    transfer: int
+    name: str
+
+
+class Simulator:
+    """One run of a schedule on a target under a scenario. ``free`` transfers take no time (for counterfactuals)."""
+
+    def __init__(
+        self, schedule: Schedule, target: Target, scenario: Scenario, rates: Rates, free: frozenset[int] | None = frozenset()
+    ) -> None:
+        self._schedule = schedule
+        self._target = target
+        self._scenario = scenario
+        self._rates = rates
+        self._free = free  # None: all of them
+        self._link = Link(rates, self._on_served)
+        self._now = 0.0
+        self._communication = 0.0
+        self._side = 0.0
+        self._ends: dict[Key, float] = {}
+        self._directions: dict[Key, str] = {}
+        self._segments: list[Segment] = []
+        self._open = _Open(0.0)
+        self._running: list[_Piece] = []
+        self._waiting: str | None = None
+        self._run_times: dict[int, float] = {}
+        self.unsettled: list[str] = []
+
+    def run(self, device: str = "device") -> Timeline:
+        """The timeline of one step."""
+        self._computation(self._schedule.entry)
+        for key in list(self._directions):  # the step ends when everything it started has ended
+            self._wait_for(key)
+        self._hold(max([self._now, self._communication, self._side]))
+        self._close()
+        return Timeline(device, "predicted", tuple(self._segments))
+
+    # operations
+
+    def _computation(self, name: str) -> None:
+        for operation in self._schedule.operations[name]:
+            self._operation(name, operation)
+
+    def _operation(self, name: str, operation: Operation) -> None:
+        match operation:
+            case Run():
+                self._main(self._run_time(operation), COMPUTE, operation.first)
+            case StartTransfer():
+                self._start_transfer(operation)
+            case Done():
+                self._done(operation.key)
+            case BlockingTransfer():
+                self._blocking_transfer(operation)
+            case BlockingHostCopy():
+                self._blocking_host_copy(operation)
+            case StartCollective():
+                begin = max(self._now, self._communication)
+                self._communication = begin + operation.collective.time_ps(self._target)
+                self._ends[operation.key] = self._communication
+                self._record(_Piece(begin, self._communication, COLLECTIVE, "communication", 0, operation.key[1]))
+            case BlockingCollective():
+                self._main(operation.collective.time_ps(self._target), COLLECTIVE, operation.name)
+            case StartSide():
+                begin = max(self._now, self._side)
+                self._side = begin + operation.cost.time_ps(self._target, self._scenario)
+                self._ends[operation.key] = self._side
+                self._record(_Piece(begin, self._side, COMPUTE, "side", 0, operation.key[1]))
+            case Loop():
+                self._loop(operation)
+            case Branch():
+                self._computation(self._chosen(operation))
+
+    def _run_time(self, run: Run) -> float:
+        time = self._run_times.get(id(run))
+        if time is None:
+            time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
+            self._run_times[id(run)] = time
+        return time
+
+    def _main(self, time_ps: float, kind: str, name: str) -> None:
+        begin = self._now
+        self._now += time_ps
+        self._record(_Piece(begin, self._now, kind, "main", 0, name))
+
+    def _is_free(self, transfer: int) -> bool:
+        return self._free is None or transfer in self._free
+
+    def _start_transfer(self, start: StartTransfer) -> None:
+        transfer = start.transfer
+        if self._is_free(transfer.id):
+            return
+        if transfer.mechanism == "kernel" and self._scenario.kernels_block:
+            self._blocking_transfer(BlockingTransfer(transfer))
+            return
+        self._link.submit(start.key, transfer.direction, transfer.id, transfer.bytes, self._now)
+        self._directions[start.key] = transfer.direction
+
+    def _blocking_transfer(self, operation: BlockingTransfer) -> None:
+        transfer = operation.transfer
+        if self._is_free(transfer.id):
+            return
+        key = (transfer.computation, f"{transfer.start} (blocking)")
+        self._link.submit(key, transfer.direction, transfer.id, transfer.bytes, self._now)
+        self._directions[key] = transfer.direction
+        self._wait_for(key)
+
+    def _blocking_host_copy(self, operation: BlockingHostCopy) -> None:
+        """Host memory read and written: on a GPU half of the bytes cross the link each way, on the main stream."""
+        if self._free is None:
+            return
+        half = operation.copy.bytes / 2
+        self._main(half / min(self._rates.both.values()), COMPUTE, operation.copy.instruction)
+
+    def _done(self, key: Key) -> None:
+        if key in self._directions:
+            self._wait_for(key)
+        elif key in self._ends:
+            self._hold(self._ends.pop(key))
+
+    def _wait_for(self, key: Key) -> None:
+        """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on meanwhile."""
+        self._link.advance(self._now)
+        self._waiting = self._directions.pop(key)
+        end = self._link.finish(key)
+        self._waiting = None
+        self._now = max(self._now, end)
+
+    def _hold(self, until_ps: float) -> None:
+        """The main stream waits for a collective or a device-side copy: no stall of a transfer's."""
+        self._now = max(self._now, until_ps)
+
+    # loops and branches
+
+    def _chosen(self, branch: Branch) -> str:
+        if len(branch.callees) == 1:
+            return branch.callees[0]
+        lengths = {name: self._length(name) for name in branch.callees}
+        pick = max if self._scenario.longest_branch else min
+        return pick(branch.callees, key=lambda name: lengths[name])
+
+    def _length(self, name: str, depth: int = 0) -> float:
+        """Compute time of a computation, for choosing a branch."""
+        total = 0.0
+        for operation in self._schedule.operations[name]:
+            if isinstance(operation, Run):
+                total += self._run_time(operation)
+            elif isinstance(operation, Loop) and depth < 16:
+                total += operation.trips * self._length(operation.body, depth + 1)
+            elif isinstance(operation, Branch) and depth < 16:
+                total += max(self._length(callee, depth + 1) for callee in operation.callees)
+        return total
+
+    def _loop(self, loop: Loop) -> None:
+        self._turns(loop)
+        if loop.condition is not None:
+            self._computation(loop.condition)
+
+    def _turns(self, loop: Loop) -> None:
+        before: tuple[object, ...] | None = None
+        for turn in range(loop.trips):
+            self._close()
+            first_segment, begin = len(self._segments), self._now
+            if loop.condition is not None:
+                self._computation(loop.condition)
+            self._computation(loop.body)
+            self._close()
+            after = (round(self._now - begin), self._backlog())
+            settled = after == before
+            left = loop.trips - turn - 1
+            if left and (settled or turn + 1 == MAX_TURNS):
+                if not settled:
+                    self.unsettled.append(loop.body)
+                self._repeat(first_segment, left, (self._now - begin) * left)
+                return
+            before = after
+
+    def _backlog(self) -> tuple[object, ...]:
+        """What is still under way, relative to now; two turns that leave the same behind go on the same."""
+        self._link.advance(self._now)
+        return (
+            self._link.state(),
+            round(max(0.0, self._communication - self._now)),
+            round(max(0.0, self._side - self._now)),
+        )
+
+    def _repeat(self, first_segment: int, more: int, shift_ps: float) -> None:
+        for index in range(first_segment, len(self._segments)):
+            segment = self._segments[index]
+            self._segments[index] = replace(segment, repeat=segment.repeat * (1 + more))
+        self._link.advance(self._now)
+        self._now += shift_ps
+        self._link.shift(shift_ps)
+        self._communication += shift_ps
+        self._side += shift_ps
+        self._ends = {key: end + shift_ps for key, end in self._ends.items()}
+        self._running = [
+            replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps) for piece in self._running
+        ]
+        self._open = _Open(self._now)
+
+    # recording
+
+    def _on_served(self, served: Served) -> None:
+        self._record(_Piece(served.start_ps, served.end_ps, served.direction, served.direction, served.transfer, ""))
+        if self._waiting == served.direction and served.end_ps > self._now:
+            begin = max(served.start_ps, self._now)
+            self._record(_Piece(begin, served.end_ps, WAIT, "main", served.transfer, ""))
+
+    def _record(self, piece: _Piece) -> None:
+        if piece.end_ps > piece.start_ps:
+            self._running.append(piece)
+
+    def _close(self) -> None:
+        """Ends the open segment now. Pieces that run on are cut and go on in the next one."""
+        self._link.advance(self._now)
+        end = self._now
+        rest: list[_Piece] = []
+        intervals: list[Interval] = []
+        for piece in self._running:
+            if piece.start_ps < end:
+                intervals.append(_interval(piece, min(piece.end_ps, end)))
+            if piece.end_ps > end:
+                rest.append(replace(piece, start_ps=max(piece.start_ps, end)))
+        self._running = rest
+        if end > self._open.start_ps:
+            self._segments.append(Segment(1, round(self._open.start_ps), round(end), tuple(intervals)))
+        self._open = _Open(end)
+
+
+def _interval(piece: _Piece, end_ps: float) -> Interval:
+    return Interval(round(piece.start_ps), round(end_ps), piece.kind, piece.stream, piece.transfer, piece.name)
+
+
+def simulate(
+    schedule: Schedule, target: Target, scenario: Scenario, free: frozenset[int] | None = frozenset()
+) -> tuple[Timeline, tuple[str, ...]]:
+    """The timeline of one step under a scenario, and the bodies of loops that did not settle.
+
+    ``free`` are transfers that take no time; None means all, and host copies too. The target must have a host link.
+    """
+    if target.link is None:
+        raise ValueError(f"target {target.name} has no host link")
+    simulator = Simulator(schedule, target, scenario, rates_of(target.link, scenario), free)
+    return simulator.run(target.name), tuple(simulator.unsettled)
+
+
