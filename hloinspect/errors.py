@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class HloInspectError(Exception):
-    """Base of every error that is the user's to mend. Its text is one line and names the input and what was expected."""
+    """Base of every error that is the user's to mend. Its text is one line and names the input and what was
+    expected."""
 
 
 class InputError(HloInspectError):
@@ -12,7 +13,8 @@ class InputError(HloInspectError):
 
 
 class HloParseError(InputError):
-    """HLO text or a proto that cannot be read. ``line`` and ``column`` count from 1; 0 where there is none (a proto)."""
+    """HLO text or a proto that cannot be read. ``line`` and ``column`` count from 1; 0 where there is none (a
+    proto)."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         where = f"line {line}, column {column}: " if line else ""

@@ -1,7 +1,7 @@
 """Algebra of time intervals: unions, intersections and differences, each computed once here for predictions and traces.
 
-Intervals are half-open pairs ``(start, end)`` of integers (picoseconds). A *union* is a sorted list of disjoint, non-touching
-intervals; every function takes any list and returns unions. Cost is that of sorting.
+Intervals are half-open pairs ``(start, end)`` of integers (picoseconds). A *union* is a sorted list of disjoint,
+non-touching intervals; every function takes any list and returns unions. Cost is that of sorting.
 """
 
 from __future__ import annotations

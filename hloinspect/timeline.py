@@ -1,6 +1,7 @@
 """Where prediction and measurement meet: the timeline of one device, and the overlap that follows from it.
 
-A simulated schedule and a profiler's trace both become a Timeline, so exposed time, waits and verdicts are computed once, here.
+A simulated schedule and a profiler's trace both become a Timeline, so exposed time, waits and verdicts are computed
+once, here.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ def _add_segment(segment: Segment, totals: dict[str, int], transfers: dict[int, 
     totals[H2D] += times * length(h2d)
     totals["exposed_d2h"] += times * length(exposed_d2h)
     totals["exposed_h2d"] += times * length(exposed_h2d)
-    totals["exposed"] += times * (length(exposed_d2h) + length(exposed_h2d) - length(intersect(exposed_d2h, exposed_h2d)))
+    totals["exposed"] += times * (
+        length(exposed_d2h) + length(exposed_h2d) - length(intersect(exposed_d2h, exposed_h2d))
+    )
     totals[WAIT] += times * length(union(spans[WAIT]))
     for interval in segment.intervals:
         if not interval.transfer:

@@ -96,7 +96,8 @@ def _plain_write(module: Module, computation: Computation, instruction: Instruct
 
 
 def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf: Shape) -> int:
-    """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in place."""
+    """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
+    place."""
     parameters = body.parameters
     if number >= len(parameters):
         return leaf.size_bytes

@@ -31,8 +31,8 @@ class AxisPart:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOrder:
-    """The devices of a mesh, row by row: ``ids`` one by one, or ``iota(prod(dims))`` reshaped to ``dims`` and transposed by
-    ``order``. With neither, device i stands at place i."""
+    """The devices of a mesh, row by row: ``ids`` one by one, or ``iota(prod(dims))`` reshaped to ``dims`` and then
+    transposed by ``order``. With neither, device i stands at place i."""
 
     ids: tuple[int, ...] = ()
     dims: tuple[int, ...] = ()
@@ -62,8 +62,8 @@ def iota_member(place: int, dims: tuple[int, ...], order: tuple[int, ...]) -> in
 
 
 def iota_groups(groups: int, size: int, dims: tuple[int, ...], order: tuple[int, ...]) -> ReplicaGroups:
-    """Groups in iota notation: ``iota(prod(dims))`` reshaped to ``dims``, transposed by ``order``, cut into rows of ``size``
-    (xla/hlo/ir/replica_group.h, IotaReplicaGroupList). Only the first row is made."""
+    """Groups in iota notation: ``iota(prod(dims))`` reshaped to ``dims``, transposed by ``order``, cut into rows of
+    ``size`` (xla/hlo/ir/replica_group.h, IotaReplicaGroupList). Only the first row is made."""
     order = order or tuple(range(len(dims)))
     if not 0 < size <= groups * size <= _MAX_DEVICES or groups * size != prod(dims):
         return NO_GROUPS
@@ -73,8 +73,8 @@ def iota_groups(groups: int, size: int, dims: tuple[int, ...], order: tuple[int,
 
 
 def mesh_groups(axes: Sequence[int], over: Sequence[AxisPart], devices: DeviceOrder) -> ReplicaGroups:
-    """Groups over some axes, or parts of axes, of a mesh; ``axes`` are their sizes. Within a group the first of ``over`` is the
-    slowest (xla/hlo/ir/replica_group.cc, MeshAxesReplicaGroupList; its tests have the examples). Only the first one is made."""
+    """Groups over some axes, or parts of axes, of a mesh; ``axes`` are their sizes. In a group the first of ``over``
+    varies slowest (xla/hlo/ir/replica_group.cc, MeshAxesReplicaGroupList). Only the first group is made."""
     total, size = prod(axes), prod(part.size for part in over)
     if not 0 < total <= _MAX_DEVICES or size <= 0 or total % size or not devices.is_valid(total):
         return NO_GROUPS
@@ -92,7 +92,8 @@ def list_groups(lists: Sequence[Sequence[int]]) -> ReplicaGroups:
     lists = [members for members in lists if members]
     if not lists:
         return NO_GROUPS
-    return ReplicaGroups(len(lists), max(map(len, lists)), tuple(max(lists, key=len)))
+    longest = max(lists, key=len)
+    return ReplicaGroups(len(lists), len(longest), tuple(longest))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -118,8 +119,9 @@ def _mesh(match: re.Match[str]) -> ReplicaGroups:
 
 
 def parse_replica_groups(text: str) -> ReplicaGroups:
-    """The groups that ``text`` names: ``{{0,1},{2,3}}``, ``[2,2]<=[4]T(1,0)`` or ``mesh['x'=2,'y'=2] {'y'}``; in the last,
-    ``, device_ids=(3,1,2,0)`` or ``, device_ids=([2,2]T(1,0))`` may stand before the axes, and ``'y':(2)2`` for a part of one.
+    """The groups that ``text`` names: ``{{0,1},{2,3}}``, ``[2,2]<=[4]T(1,0)`` or ``mesh['x'=2,'y'=2] {'y'}``; in the
+    last, ``, device_ids=(3,1,2,0)`` or ``, device_ids=([2,2]T(1,0))`` may stand before the axes, and ``'y':(2)2`` for a
+    part of one.
 
     What cannot be read is the same as no groups: all devices form one.
     """

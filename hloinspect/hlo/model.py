@@ -1,6 +1,7 @@
 """One model of an HLO module, whatever it was read from.
 
-Instructions stand in the order in which they are scheduled. Readers make subclasses of Instruction that parse an attribute
+Instructions stand in the order in which they are scheduled. Readers make subclasses of Instruction that parse an
+attribute
 when it is first asked for: a step of 126 unrolled layers has 55 MB of text, and an analysis looks at a tenth of it.
 """
 
@@ -54,7 +55,8 @@ class DotDimensions:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroups:
-    """Who takes part in a collective: ``groups`` groups of ``size`` devices, ``first`` being the members of the first one.
+    """Who takes part in a collective: ``groups`` groups of ``size`` devices, ``first`` being the members of the first
+    one.
 
     ``size`` is 0 where the text names no groups: all devices then form one.
     """
@@ -204,7 +206,8 @@ class Computation(ABC):
 
     @abstractmethod
     def may_touch_host(self) -> Sequence[int]:
-        """Places of the instructions whose text or shape has S(5) somewhere: a superset of those that touch host memory."""
+        """Places of the instructions whose text or shape has S(5) somewhere: a superset of those that touch host
+        memory."""
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
         """Places of the instructions whose opcode ends in one of the suffixes, and perhaps a few others."""

@@ -1,22 +1,25 @@
-"""Reader of serialized modules: HloModuleProto, and HloProto around it (XLA's dumps ``*.hlo_proto.pb``, traces, executables).
+"""Reader of serialized modules: HloModuleProto, and HloProto around it (XLA's dumps ``*.hlo_proto.pb``, traces).
 
-A proto keeps what text loses (the backend_config of an instruction inside a sugared async pair), and is read five times as
-fast. Unlike text it lists instructions in post-order: the schedule stands apart and is applied here, except in computations that
-have none (fusion bodies and the like, which nothing schedules). References are checked at once; a shape or an attribute is
-decoded when somebody asks for it.
+A proto keeps what text loses: the backend_config of an instruction inside a sugared async pair. Unlike text it lists
+instructions in post-order: the schedule stands apart and is applied here, except in computations that have none (fusion
+bodies and the like, which nothing schedules). References are checked at once; a shape or an attribute is decoded when
+somebody asks for it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from hloinspect.errors import HloParseError
-from hloinspect.hlo.groups import NO_GROUPS, AxisPart, DeviceOrder, iota_groups, list_groups, mesh_groups
+from hloinspect.hlo import decode
+from hloinspect.hlo.calls import check_calls
+from hloinspect.hlo.decode import to_text
 from hloinspect.hlo.model import (
     NO_METADATA,
     Computation,
@@ -29,21 +32,21 @@ from hloinspect.hlo.model import (
     ReplicaGroups,
 )
 from hloinspect.hlo.schema import hlo_pb2 as schema
-from hloinspect.hlo.shape import MAX_NESTING, Shape
+from hloinspect.hlo.shape import Shape
 
-_TUPLE = 13
-_DTYPES = {
-    1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64", 10: "f16", 11: "f32", 12: "f64",
-    _TUPLE: "tuple", 14: "opaque", 15: "c64", 16: "bf16", 17: "token", 18: "c128", 19: "f8e5m2", 20: "f8e4m3fn", 21: "s4",
-    22: "u4", 23: "f8e4m3b11fnuz", 24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 26: "s2", 27: "u2", 28: "f8e4m3", 29: "f8e3m4", 30: "s1",
-    31: "u1", 32: "f4e2m1fn", 33: "f8e8m0fnu", 34: "buffer", 35: "f6e3m2fn", 36: "f6e2m3fn",
-}  # fmt: skip
-"""Names of xla_data.proto, PrimitiveType. A buffer's own type stands in its one tuple element."""
-
-_PACKED_BITS = {"s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16}
-_WORDS = frozenset({"s32", "s64", "u32", "u64"})
 _TO_APPLY = frozenset(
-    {"call", "map", "reduce", "reduce-window", "all-reduce", "all-reduce-start", "reduce-scatter", "scatter", "sort", "topk"}
+    {
+        "call",
+        "map",
+        "reduce",
+        "reduce-window",
+        "all-reduce",
+        "all-reduce-start",
+        "reduce-scatter",
+        "scatter",
+        "sort",
+        "topk",
+    }
     | {"select-and-scatter"}
 )
 """Opcodes whose computations text prints as ``to_apply`` (hlo_instruction.cc, ``PrintExtraAttributes``)."""
@@ -51,35 +54,6 @@ _TO_APPLY = frozenset(
 MAX_FRAMES = 256
 _TILES_8_128 = bytes((0x32, 5, 0x0A, 3, 8, 0x80, 1))
 """A layout's first tile when that is (8,128): LayoutProto field 6 around TileProto field 1."""
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _shape_of(proto: schema.ShapeProto, depth: int = 0) -> Shape:
-    if depth > MAX_NESTING:
-        raise HloParseError(f"a shape is nested deeper than {MAX_NESTING} tuples")
-    dtype = _DTYPES.get(proto.element_type)
-    if dtype is None:
-        raise HloParseError(f"unknown element type {proto.element_type} in a shape")
-    if dtype == "tuple":
-        return Shape("tuple", elements=tuple(_shape_of(part, depth + 1) for part in proto.tuple_shapes))
-    if dtype == "buffer" and len(proto.tuple_shapes) == 1:
-        return _shape_of(proto.tuple_shapes[0], depth + 1)
-    dims = tuple(proto.dimensions)
-    if any(dim < 0 for dim in dims):
-        # The bound of an unbounded dynamic dimension is INT64_MIN (xla/shape.h, kUnboundedSize); text prints it as "?".
-        dims = tuple(1 if dim == -(1 << 63) else dim for dim in dims)
-        if any(dim < 0 for dim in dims):
-            raise HloParseError(f"a shape has a dimension of {min(dims)}")
-    return Shape(dtype, dims, proto.layout.memory_space, tuple(proto.layout.minor_to_major))
-
-
-@lru_cache(maxsize=65536)
-def _shape_from(data: bytes) -> Shape:
-    """Shape of a serialized ShapeProto; cached, since a module repeats a few hundred."""
-    return _shape_of(schema.ShapeProto.FromString(data))
 
 
 class _Context:
@@ -114,7 +88,7 @@ class _Context:
 
 
 def _entry(table: Sequence[bytes], number: int) -> str:
-    return _text(table[number - 1]) if 0 < number <= len(table) else ""
+    return to_text(table[number - 1]) if 0 < number <= len(table) else ""
 
 
 class ProtoInstruction(Instruction):
@@ -132,7 +106,7 @@ class ProtoInstruction(Instruction):
     @cached_property
     def shape(self) -> Shape:
         try:
-            return _shape_from(self._proto.shape.SerializeToString())
+            return decode.shape_of_bytes(self._proto.shape.SerializeToString())
         except HloParseError as error:
             raise HloParseError(f"{error} in {self.name}") from None
 
@@ -160,10 +134,10 @@ class ProtoInstruction(Instruction):
         proto = self._proto.metadata
         frames = self._owner.context.frames(proto.stack_frame_id)
         if not frames and proto.source_file:
-            frames = (Frame(_text(proto.source_file), proto.source_line, "", proto.source_column),)
+            frames = (Frame(to_text(proto.source_file), proto.source_line, "", proto.source_column),)
         if not frames and not proto.op_name:
             return NO_METADATA
-        return Metadata(_text(proto.op_name), frames)
+        return Metadata(to_text(proto.op_name), frames)
 
     @property
     def backend_config_text(self) -> str:
@@ -171,13 +145,13 @@ class ProtoInstruction(Instruction):
         reference to a payload that is not there (hlo_proto_util.cc, ``GetBackendConfigString``)."""
         payload = self._proto.backend_config_payload
         if (source := payload.WhichOneof("source")) is None:
-            return _text(self._proto.backend_config)
+            return to_text(self._proto.backend_config)
         if source == "value":
-            return _text(payload.value)
+            return to_text(payload.value)
         payloads = self._owner.context.payloads
         if not 0 <= payload.id < len(payloads):
             raise HloParseError(f"{self.name} refers to payload {payload.id} of {len(payloads)}")
-        return _text(payloads[payload.id])
+        return to_text(payloads[payload.id])
 
     @cached_property
     def backend_config(self) -> Mapping[str, Any]:
@@ -189,11 +163,11 @@ class ProtoInstruction(Instruction):
 
     @property
     def frontend_attributes(self) -> Mapping[str, str]:
-        return {key: _text(value) for key, value in self._proto.frontend_attributes.map.items()}
+        return {key: to_text(value) for key, value in self._proto.frontend_attributes.map.items()}
 
     @property
     def custom_call_target(self) -> str:
-        return _text(self._proto.custom_call_target)
+        return to_text(self._proto.custom_call_target)
 
     @property
     def tuple_index(self) -> int:
@@ -207,7 +181,7 @@ class ProtoInstruction(Instruction):
     def constant_integer(self) -> int | None:
         if self.opcode != "constant" or not self._proto.HasField("literal"):
             return None
-        return _scalar(self._proto.literal, self.shape)
+        return decode.scalar(self._proto.literal, self.shape)
 
     @property
     def comparison_direction(self) -> str:
@@ -229,7 +203,7 @@ class ProtoInstruction(Instruction):
     def dim_labels(self) -> str:
         if not self._proto.HasField("convolution_dimension_numbers"):
             return ""
-        return _dim_labels(self._proto.convolution_dimension_numbers)
+        return decode.dim_labels(self._proto.convolution_dimension_numbers)
 
     @property
     def feature_groups(self) -> int:
@@ -237,95 +211,17 @@ class ProtoInstruction(Instruction):
 
     @property
     def replica_groups(self) -> ReplicaGroups:
-        return _replica_groups(self._proto)
+        return decode.replica_groups(self._proto)
 
     @property
     def window_text(self) -> str:
-        return _window_text(self._proto.window.dimensions)
-
-
-def _scalar(literal: schema.LiteralProto, shape: Shape) -> int | None:
-    """The value of an integer or boolean scalar, None for any other literal (xla_data.proto, LiteralProto)."""
-    if shape.dims or shape.is_tuple:
-        return None
-    if shape.dtype == "pred":
-        return int(literal.preds[0]) if literal.preds else None
-    if shape.dtype in _WORDS:
-        values: Sequence[int] = getattr(literal, shape.dtype + "s")
-        return values[0] if values else None
-    if (bits := _PACKED_BITS.get(shape.dtype)) is None:
-        return None
-    data: bytes = getattr(literal, shape.dtype + "s")
-    if len(data) * 8 < bits:
-        return None
-    value = int.from_bytes(data[: (bits + 7) // 8], "little") & ((1 << bits) - 1)
-    return value - (1 << bits) if shape.dtype[0] == "s" and value >> (bits - 1) else value
-
-
-def _dim_labels(numbers: schema.ConvolutionDimensionNumbers) -> str:
-    """``b01f_01io->b01f`` (hlo_instruction.cc, ``ConvolutionDimensionNumbersToString``)."""
-    parts = []
-    for first, second, spatial, letters in (
-        (numbers.input_batch_dimension, numbers.input_feature_dimension, numbers.input_spatial_dimensions, "bf"),
-        (
-            numbers.kernel_input_feature_dimension,
-            numbers.kernel_output_feature_dimension,
-            numbers.kernel_spatial_dimensions,
-            "io",
-        ),
-        (numbers.output_batch_dimension, numbers.output_feature_dimension, numbers.output_spatial_dimensions, "bf"),
-    ):
-        places = {first: letters[0], second: letters[1]} | {place: str(i) for i, place in enumerate(spatial)}
-        parts.append("".join(label for _, label in sorted(places.items())))
-    return f"{parts[0]}_{parts[1]}->{parts[2]}"
-
-
-def _window_text(dims: Sequence[schema.WindowDimension]) -> str:
-    """``size=3x3 stride=2x2 pad=1_1x1_1`` (window_util.cc, ``ToString``): what is as by default in all dimensions is left out."""
-    if not dims:
-        return ""
-    parts = ["size=" + "x".join(str(dim.size) for dim in dims)]
-    if any(dim.stride != 1 for dim in dims):
-        parts.append("stride=" + "x".join(str(dim.stride) for dim in dims))
-    if any(dim.padding_low or dim.padding_high for dim in dims):
-        parts.append("pad=" + "x".join(f"{dim.padding_low}_{dim.padding_high}" for dim in dims))
-    if any(dim.base_dilation != 1 for dim in dims):
-        parts.append("lhs_dilate=" + "x".join(str(dim.base_dilation) for dim in dims))
-    if any(dim.window_dilation != 1 for dim in dims):
-        parts.append("rhs_dilate=" + "x".join(str(dim.window_dilation) for dim in dims))
-    if any(dim.window_reversal for dim in dims):
-        parts.append("rhs_reversal=" + "x".join(str(int(dim.window_reversal)) for dim in dims))
-    return " ".join(parts)
-
-
-def _replica_groups(proto: schema.HloInstructionProto) -> ReplicaGroups:
-    """Groups from whichever of four fields holds them; newer XLA adds fields rather than changing them."""
-    if proto.HasField("mesh_axes_replica_group_list"):
-        mesh = proto.mesh_axes_replica_group_list.mesh
-        sizes = [axis.size for axis in mesh.axes]
-        over = []
-        for axis in proto.mesh_axes_replica_group_list.axes:
-            place = axis.mesh_axis_index
-            if not 0 <= place < len(sizes):
-                return NO_GROUPS
-            part = axis.sub_axis_info if axis.HasField("sub_axis_info") else None
-            over.append(AxisPart(place, part.pre_size, part.size) if part else AxisPart(place, 1, sizes[place]))
-        iota = mesh.iota_transform
-        order = DeviceOrder(tuple(mesh.device_ids), tuple(iota.reshape_dims), tuple(iota.transpose_perm))
-        return mesh_groups(sizes, over, order)
-    listed = proto.collective_device_list
-    if proto.HasField("iota_collective_device_list") or listed.HasField("iota_replica_group_list"):
-        newer = proto.HasField("iota_collective_device_list")
-        iota_list = proto.iota_collective_device_list if newer else listed.iota_replica_group_list
-        dims, turn = tuple(iota_list.iota_reshape_dims), tuple(iota_list.iota_transpose_perm)
-        return iota_groups(iota_list.num_replica_groups, iota_list.num_devices_per_group, dims, turn)
-    return list_groups([group.replica_ids for group in listed.replica_groups or proto.replica_groups])
+        return decode.window_text(self._proto.window.dimensions)
 
 
 class ProtoComputation(Computation):
     """A computation as its HloComputationProto, in the order of ``sequence`` (instruction ids) where there is one.
 
-    Raises HloParseError for references that lead nowhere, a schedule that is none, or an operand that comes after its use.
+    Raises HloParseError for references that lead nowhere, a schedule that is none, or an operand after its use.
     """
 
     def __init__(
@@ -352,7 +248,7 @@ class ProtoComputation(Computation):
         self._cache: dict[int, ProtoInstruction] = {}
 
     def _check(self) -> None:
-        """Fills the table of names in schedule order, so that an operand must stand in it before its user does: no cycles."""
+        """Fills the table of names in schedule order. An operand must be in it before its user: there are no cycles."""
         names, computations = self._names, self.context.names
         for proto in self._protos:
             for number in proto.operand_ids:
@@ -403,6 +299,9 @@ class ProtoComputation(Computation):
     def may_touch_host(self) -> Sequence[int]:
         return [index for index, instruction in enumerate(self) if instruction.shape.host_bytes]
 
+    def ending_in(self, *suffixes: str) -> Sequence[int]:
+        return [index for index, proto in enumerate(self._protos) if proto.opcode.endswith(suffixes)]
+
     @property
     def callees(self) -> set[str]:
         """Names of the computations that its instructions call."""
@@ -411,18 +310,18 @@ class ProtoComputation(Computation):
 
 
 def _unwrap(data: bytes) -> schema.HloModuleProto:
-    """The module in ``data``: HloProto has it in field 1, where HloModuleProto has its name. Both can decode from the same
-    bytes; only one way gives a module with computations."""
-    module = None
-    try:
+    """The module in ``data``: HloProto has it in field 1, where HloModuleProto has its name. Both can decode from the
+    same bytes; only one way gives a module with computations."""
+    module: schema.HloModuleProto | None = None
+    with suppress(DecodeError):  # the name of a bare module is no message
         module = schema.HloProto.FromString(data).hlo_module
-    except DecodeError:
-        pass  # the name of a bare module is no message
     if module is None or not module.computations:
         try:
             module = schema.HloModuleProto.FromString(data)
         except DecodeError:
-            raise HloParseError("expected a serialized HloProto or HloModuleProto, found bytes that decode as neither") from None
+            raise HloParseError(
+                "expected a serialized HloProto or HloModuleProto, found bytes that decode as neither"
+            ) from None
     if not module.computations:
         raise HloParseError("expected a serialized HloProto or HloModuleProto, found one without computations")
     return module
@@ -443,8 +342,11 @@ def _attributes(proto: schema.HloModuleProto, is_scheduled: bool) -> dict[str, s
     found = {"is_scheduled": "true"} if is_scheduled else {}
     if proto.input_output_alias.entries:
         found["input_output_alias"] = _aliases(proto.input_output_alias)
-    if pairs := {key: _text(value) for key, value in proto.frontend_attributes.map.items()}:
-        spelt = (f"{key}={value if value[:1] + value[-1:] == '{}' else json.dumps(value)}" for key, value in sorted(pairs.items()))
+    if pairs := {key: to_text(value) for key, value in proto.frontend_attributes.map.items()}:
+        spelt = (
+            f"{key}={value if value[:1] + value[-1:] == '{}' else json.dumps(value)}"
+            for key, value in sorted(pairs.items())
+        )
         found["frontend_attributes"] = "{" + ",".join(spelt) + "}"
     return found
 
@@ -459,9 +361,9 @@ def _platform(data: bytes) -> str:
 def parse_proto(data: bytes) -> Module:
     """The module that a serialized HloProto or HloModuleProto holds; which of the two is decided by the content.
 
-    Raises HloParseError for bytes that are neither, and for a module that contradicts itself: references to nothing, a schedule
-    that leaves instructions out, operands after their use, computations that call themselves. A fault inside one
-    instruction (an unknown element type, say) is raised when that is asked for.
+    Raises HloParseError for bytes that are neither, and for a module that contradicts itself: references to nothing, a
+    schedule that leaves instructions out, operands after their use, computations that call themselves. A fault inside
+    one instruction (an unknown element type, say) is raised when that is asked for.
     """
     proto = _unwrap(data)
     context = _Context(proto)
@@ -473,10 +375,11 @@ def parse_proto(data: bytes) -> Module:
     if entry_name is None or (proto.entry_computation_name and proto.entry_computation_name != entry_name):
         raise HloParseError(f"the entry computation {proto.entry_computation_name!r} is not among the computations")
     sequences = proto.schedule.sequences
-    computations: dict[str, Computation] = {}
+    computations: dict[str, ProtoComputation] = {}
     for item in proto.computations:
         sequence = sequences[item.id].instruction_ids if item.id in sequences else None
         computations[item.name] = ProtoComputation(item, sequence, context, item.id == proto.entry_computation_id)
+    check_calls({name: computation.callees for name, computation in computations.items()})
     is_scheduled = proto.entry_computation_id in sequences
     return Module(
         name=proto.name,

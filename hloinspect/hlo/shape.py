@@ -135,6 +135,11 @@ def _parse(text: str, position: int, depth: int) -> tuple[Shape, int]:
     if depth > MAX_NESTING:
         raise HloParseError(f"a shape is nested deeper than {MAX_NESTING} tuples")
     position = _SPACE_OR_COMMENT.match(text, position).end()  # type: ignore[union-attr]  # matches the empty string
+    if text.startswith("b(", position):  # a buffer of that shape (shape_util.cc, PrintHumanString)
+        shape, position = _parse(text, position + 2, depth + 1)
+        if text[position : position + 1] != ")":
+            raise HloParseError(f"a buffer shape is not closed: {text[:40]!r}")
+        return shape, position + 1
     if text[position : position + 1] != "(":
         match = _ARRAY.match(text, position)
         if match is None:

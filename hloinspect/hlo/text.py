@@ -3,7 +3,8 @@
 Spellings differ by who prints (facts: hlo_instruction.cc ``PrintWithCanonicalNameMap``, debug_options flags
 ``xla_syntax_sugar_async_ops`` and ``xla_dump_compact_gte``):
 
-* ``compiled.as_text()`` writes async pairs as ``fusion-start(...)``; dumps as ``async-start(...), calls=%async_computation``;
+* ``compiled.as_text()`` writes async pairs as ``fusion-start(...)``; dumps as ``async-start(...),
+calls=%async_computation``;
 * dumps since JAX 0.11 write ``%tuple#3`` instead of a get-tuple-element;
 * stack frames stand in tables in front of the computations, or inline as ``source_file=... source_line=...``.
 
@@ -86,8 +87,8 @@ def _closing(text: str, start: int) -> int:
 
 
 def _value_end(text: str, position: int) -> int:
-    """The index of the comma that ends a value, or of the end of ``text``; -1 where a bracket or string is not closed. A value
-    may be several things in a row: mesh['x'=8] {'x'}."""
+    """The index of the comma that ends a value, or of the end of ``text``; -1 where a bracket or string is not
+    closed. A value may be several things in a row: mesh['x'=8] {'x'}."""
     while match := _DELIMITER.search(text, position):
         character = match.group()
         if character == '"':
@@ -105,8 +106,8 @@ def _value_end(text: str, position: int) -> int:
 
 
 def split_attributes(text: str) -> dict[str, str]:
-    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed over, and
-    what follows a bracket or string that is not closed is left out."""
+    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed
+    over, and what follows a bracket or string that is not closed is left out."""
     found: dict[str, str] = {}
     position = 0
     while position < len(text):
@@ -184,7 +185,8 @@ class FrameTables:
                 table = self._tables.setdefault(number, {})
             elif table is not None and number.isdecimal() and len(number) < 10:
                 table[int(number)] = rest
-        # In the text a parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc). A short-lived spelling of 2025
+        # In the text a parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc). A short-lived
+        # spelling of 2025
         # has the id itself; it gives itself away by the 0 of the outermost frames.
         plain = any("parent_frame_id=0" in text for text in self._tables.get("StackFrames", {}).values())
         self._parent_offset = 0 if plain else 1
@@ -220,7 +222,9 @@ class TextInstruction(Instruction):
     def __init__(self, line: str, number: int, computation: TextComputation, index: int) -> None:
         name = _NAME.match(line)
         if name is None:
-            raise HloParseError(f"expected an instruction 'name = shape opcode(...)', found {line.strip()[:60]!r}", number, 1)
+            raise HloParseError(
+                f"expected an instruction 'name = shape opcode(...)', found {line.strip()[:60]!r}", number, 1
+            )
         start = name.end()
         if line.startswith("(", start):
             end = _closing(line, start)
@@ -230,13 +234,17 @@ class TextInstruction(Instruction):
             end = line.find(" ", start)
         opcode = _OPCODE.match(line, end) if end >= 0 else None
         if opcode is None:
-            raise HloParseError(f"expected a shape and an opcode, found {line[start : start + 60]!r}", number, start + 1)
+            raise HloParseError(
+                f"expected a shape and an opcode, found {line[start : start + 60]!r}", number, start + 1
+            )
         close = line.find(")", opcode.end())
         inside = line[opcode.end() : close]
         if close < 0 or "(" in inside or '"' in inside:
             close = _closing(line, opcode.end() - 1) - 1
         if close < 0:
-            raise HloParseError(f"the operands of {name.group(2)} are not closed (a truncated file?)", number, opcode.end())
+            raise HloParseError(
+                f"the operands of {name.group(2)} are not closed (a truncated file?)", number, opcode.end()
+            )
         self.is_root = name.group(1) is not None
         self.name = name.group(2)
         self.opcode = opcode.group(1)
@@ -441,7 +449,8 @@ class TextComputation(Computation):
 
 
 def _platform(text: str) -> str:
-    """What compiled the text: only the TPU backend tiles layouts and reports scoped memory; only the GPU's has queue ids."""
+    """What compiled the text: only the TPU backend tiles layouts and reports scoped memory; only the GPU's has queue
+    ids."""
     if "T(8,128)" in text or '"scoped_memory_configs"' in text:
         return "tpu"
     return "gpu" if "operation_queue_id" in text or "fusion_backend_config" in text or "__cublas" in text else ""
@@ -454,8 +463,8 @@ def _text_lines(text: str) -> list[str]:
 def parse_text(text: str) -> Module:
     """The module that HLO text spells.
 
-    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault inside
-    an instruction is raised when that instruction is first asked for.
+    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault
+    inside an instruction is raised when that instruction is first asked for.
     """
     lines = _text_lines(text)
     first = next((i for i, line in enumerate(lines) if line and not line.isspace()), None)
@@ -503,5 +512,3 @@ def parse_text(text: str) -> Module:
         size_bytes=len(text),
         kind="text",
     )
-
-

@@ -66,7 +66,7 @@ class HostBuffers:
             for path in leaves:
                 if path and path[0] < len(operands):
                     self._link(computation, name, path, operands[path[0]], path[1:])
-        elif opcode in _SAME or instruction.done_of == "" and opcode.endswith("-update"):
+        elif opcode in _SAME or opcode.endswith("-update"):
             for path in leaves:
                 self._link(computation, name, path, operands[0], path)
         elif opcode == "while":
@@ -112,8 +112,8 @@ class HostBuffers:
             self._union((callee, parameters[number].name, path), node)
 
     def _in_place(self, computation: Computation, instruction: Instruction) -> None:
-        """An operand and a result of one shape in host memory: an update in place (a dynamic-update-slice, or a fusion or
-        an async start around one)."""
+        """An operand and a result of one shape in host memory: an update in place (a dynamic-update-slice, or a
+        fusion or an async start around one)."""
         prefix: Path = (1,) if instruction.is_generic_async_start else ()
         result = instruction.shape.at(prefix)
         if result is None or instruction.opcode == "copy":

@@ -63,7 +63,4 @@ def _has_slice_config(body: Computation) -> bool:
 
 def _keeps_markers(module: Module) -> bool:
     """Whether this text would show the marker: some slice of the module has one (JAX 0.10.2 and later)."""
-    for computation in module.computations.values():
-        if _has_slice_config(computation):
-            return True
-    return False
+    return any(_has_slice_config(computation) for computation in module.computations.values())

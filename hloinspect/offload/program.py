@@ -13,7 +13,8 @@ CONTROL_FLOW = frozenset({"while", "call", "conditional"})
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """One call of a computation: by which instruction of which computation, and how often for each run of the caller."""
+    """One call of a computation: by which instruction of which computation, and how often for each run of the
+    caller."""
 
     caller: str
     index: int
@@ -25,7 +26,8 @@ class CallSite:
 class Program:
     """``executions`` counts the runs of each reachable computation in one step; ``loop_depth`` the loops around it.
 
-    ``order`` has callers before callees. ``unknown_trip_counts`` names the loops that were counted as one turn because the
+    ``order`` has callers before callees. ``unknown_trip_counts`` names the loops that were counted as one turn
+    because the
     module does not tell; ``conditional`` the computations that run only if a branch is taken (counted as taken).
     """
 
@@ -111,7 +113,9 @@ def _sites(
         for role, names in instruction.called.items():
             for callee in names:
                 if callee not in module.computations:
-                    raise HloParseError(f"{instruction.name} calls {callee}, which is not in the module (a truncated file?)")
+                    raise HloParseError(
+                        f"{instruction.name} calls {callee}, which is not in the module (a truncated file?)"
+                    )
                 if role in ("body", "condition"):
                     loops.add((computation.name, callee))
                 if role == "branches":

@@ -1,7 +1,7 @@
 """The user's line of a transfer: that of its producer.
 
-The transfer's own frame is the ``lax.scan`` line (a slice into a stack) or none at all (an unrolled copy), so the value is
-followed back through bitcasts, tuples, fusion roots and loop carries to the instruction that computed it.
+The transfer's own frame is the ``lax.scan`` line (a slice into a stack) or none at all (an unrolled copy), so the
+value is followed back through bitcasts, tuples, fusion roots and loop carries to the instruction that computed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place in the user's program. ``op_name`` is JAX's name stack there; ``backward`` whether it is in a transposed part."""
+    """A place in the user's program. ``op_name`` is JAX's name stack there; ``backward`` whether it is in a
+    transposed part."""
 
     file: str
     line: int
@@ -137,7 +138,9 @@ class _Climber:
         if call.opcode == "while":
             root = computation.root
             carried, rest = self._module.resolve(computation, Operand(root.name, path))
-            invariant = carried is not None and carried.opcode == "tuple" and bool(rest) and rest[0] < len(carried.operands)
+            invariant = (
+                carried is not None and carried.opcode == "tuple" and bool(rest) and rest[0] < len(carried.operands)
+            )
             if invariant and carried is not None:
                 part = carried.operands[rest[0]]
                 made, made_path = self._module.resolve(computation, Operand(part.name, part.path + rest[1:]))

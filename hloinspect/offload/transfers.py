@@ -1,7 +1,7 @@
 """Finds every transfer between device and host memory in a scheduled module.
 
-A transfer has host memory, ``S(5)``, on exactly one side. Memory spaces decide, never opcodes or names: a TPU prefetch into
-VMEM and a device-to-device slice copy look alike and are none.
+A transfer has host memory, ``S(5)``, on exactly one side. Memory spaces decide, never opcodes or names: a TPU
+prefetch into VMEM and a device-to-device slice copy look alike and are none.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ class Tensor:
 class Transfer:
     """One move between device and host memory.
 
-    ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of ``computation``
-    and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the transfer that brings the
-    same buffer back, or that wrote it.
+    ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
+    ``computation``
+    and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the transfer that brings
+    the same buffer back, or that wrote it.
     """
 
     id: int
@@ -137,9 +138,7 @@ def find_offload(module: Module) -> Offload:
     return Offload(program, tuple(_round_trips(ordered)), tuple(copies), tuple(_host_values(module)))
 
 
-def _transfers_of(
-    module: Module, computation: Computation, instruction: Instruction
-) -> Iterator[_Found | HostCopy]:
+def _transfers_of(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Found | HostCopy]:
     opcode = instruction.opcode
     if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
         return
@@ -190,7 +189,8 @@ def _async_start(module: Module, computation: Computation, start: Instruction) -
 def _update_number(
     module: Module, start: Instruction, shapes: Sequence[Shape | None], hosts: Sequence[int]
 ) -> int | None:
-    """Which operand of a start goes into the host buffer: a dynamic-update-slice's update, else the only array there is."""
+    """Which operand of a start goes into the host buffer: a dynamic-update-slice's update, else the only array there
+    is."""
     if start.start_of == "dynamic-update-slice":
         return 1 if len(shapes) > 1 else None
     body = wrapped_body(module, start)

@@ -1,8 +1,8 @@
 """Time of a collective, level by level of the interconnect.
 
-Devices of one domain (an NVLink domain, an ICI slice) reach each other at the domain's rate; what crosses domains is shared
-by all members' network cards. The two run at once, so the time is the larger of them. Pricing all bytes at the slowest link
-would make collectives too long and hide transfers behind them that do not hide.
+Devices of one domain (an NVLink domain, an ICI slice) reach each other at the domain's rate; what crosses domains is
+shared by all members' network cards. The two run at once, so the time is the larger of them. Pricing all bytes at the
+slowest link would make collectives too long and hide transfers behind them that do not hide.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COLLECTIVES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """``bytes`` is the larger of what goes in and what comes out, on one device; ``size`` members, at most ``near`` of them in
-    one domain."""
+    """``bytes`` is the larger of what goes in and what comes out, on one device; ``size`` members, at most ``near``
+    of them in one domain."""
 
     opcode: str
     bytes: int
@@ -73,8 +73,8 @@ def members_in_one_domain(groups: ReplicaGroups, devices: int, domain: int) -> t
 def collective_of(
     module: Module, computation: Computation, instruction: Instruction, devices: int, domain: int
 ) -> Collective | None:
-    """The collective that an instruction is or starts, or None. ``instruction`` may be ``x``, ``x-start`` or an async start
-    around ``x``."""
+    """The collective that an instruction is or starts, or None. ``instruction`` may be ``x``, ``x-start`` or an async
+    start around ``x``."""
     opcode = instruction.start_of or instruction.opcode
     source, within = instruction, computation
     if instruction.is_generic_async_start:

@@ -1,4 +1,5 @@
-"""FLOPs of convolutions. XLA:TPU writes every matrix product as one, with padded windows that mostly miss their input."""
+"""FLOPs of convolutions. XLA:TPU writes every matrix product as one, with padded windows that mostly miss their
+input."""
 
 from __future__ import annotations
 
@@ -23,10 +24,13 @@ def _window(text: str, spatial: int) -> dict[str, list[int]]:
     return fields
 
 
-def valid_products(inputs: int, outputs: int, size: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int) -> int:
+def valid_products(
+    inputs: int, outputs: int, size: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
+) -> int:
     """Pairs of an output position and a window position that fall on an element of the input, in one spatial dimension.
 
-    The same count as XLA's (hlo_cost_analysis.cc, HandleConvolution): padding and holes of a dilated input cost nothing.
+    The same count as XLA's (hlo_cost_analysis.cc, HandleConvolution): padding and holes of a dilated input cost
+    nothing.
     """
     if size > _MAX_WINDOW or stride < 1 or lhs_dilate < 1:
         return min(inputs, size) * outputs
@@ -40,9 +44,9 @@ def valid_products(inputs: int, outputs: int, size: int, stride: int, pad: int, 
             continue
         count = high - low + 1
         if lhs_dilate > 1:
-            count = sum(1 for o in range(low, min(high, low + lhs_dilate - 1) + 1) if (o * stride + offset) % lhs_dilate == 0) * (
-                count // min(lhs_dilate, count)
-            )
+            count = sum(
+                1 for o in range(low, min(high, low + lhs_dilate - 1) + 1) if (o * stride + offset) % lhs_dilate == 0
+            ) * (count // min(lhs_dilate, count))
         total += count
     return total
 

@@ -1,7 +1,7 @@
 """What an instruction costs on a target: FLOPs, bytes, and from them a time.
 
-XLA's own ``exec_time_us`` is not used: it is off by an order of magnitude for GEMMs and absent for library calls and host
-copies. The time of a kernel is the largest of its matrix work, its vector work, its device-memory traffic, and the
+XLA's own ``exec_time_us`` is not used: it is off by an order of magnitude for GEMMs and absent for library calls and
+host copies. The time of a kernel is the largest of its matrix work, its vector work, its device-memory traffic, and the
 interval between two launches.
 """
 
@@ -22,18 +22,25 @@ TRANSCENDENTAL_OPS = 8
 """Vector operations that one exponential, tanh, logarithm, power or root is taken to cost (an estimate)."""
 
 BACKWARD_ATTENTION_FACTOR = 2.5
-"""FLOPs of flash attention's backward pass over its forward pass: five GEMMs instead of two (Dao, FlashAttention-2, 2023)."""
+"""FLOPs of flash attention's backward pass over its forward pass: five GEMMs instead of two (Dao, FlashAttention-2,
+2023)."""
 
 MAX_FUSION_NESTING = 8
 
-_NO_WORK = frozenset({"parameter", "constant", "bitcast", "broadcast", "get-tuple-element", "tuple", "copy", "transpose"})
+_NO_WORK = frozenset(
+    {"parameter", "constant", "bitcast", "broadcast", "get-tuple-element", "tuple", "copy", "transpose"}
+)
 _TRANSCENDENTAL = frozenset(
-    {"exponential", "tanh", "log", "log-plus-one", "exponential-minus-one", "power", "sqrt", "rsqrt", "cbrt", "sine", "cosine",
-     "tan", "erf", "logistic", "atan2"}
+    {
+        "exponential", "exponential-minus-one", "tanh", "log", "log-plus-one", "power", "sqrt", "rsqrt", "cbrt", "sine",
+        "cosine", "tan", "erf", "logistic", "atan2",
+    }
 )  # fmt: skip
 _ELEMENTWISE = frozenset(
-    {"add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "abs", "select", "compare", "and", "or", "xor",
-     "clamp", "convert", "floor", "ceil", "sign", "remainder", "not"}
+    {
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "abs", "select", "compare", "and", "or",
+        "xor", "not", "clamp", "convert", "floor", "ceil", "sign", "remainder",
+    }
 )  # fmt: skip
 _ATTENTION_FORWARD = "__cudnn$fmha"
 
@@ -67,7 +74,8 @@ class Cost:
 
 
 def peak_flops(target: Target, dtype: str) -> float:
-    """Dense matrix FLOP/s for operands of ``dtype``; a type that the target does not list runs like its next wider one."""
+    """Dense matrix FLOP/s for operands of ``dtype``; a type that the target does not list runs like its next wider
+    one."""
     wider = {"f8": "bf16", "s8": "bf16", "f4": "bf16", "f16": "bf16", "bf16": "f32", "s32": "f32", "f64": "f64"}
     for _ in range(4):
         if dtype in target.peak_flops:
@@ -168,7 +176,9 @@ def _attention_work(module: Module, computation: Computation, call: Instruction)
     config = call.backend_config.get("cudnn_fmha_backend_config")
     config = config if isinstance(config, dict) else {}
     scores = config.get("intermediate_tensor_shape")
-    dims = [int(dim) for dim in scores.get("dimensions", ()) if str(dim).isdecimal()] if isinstance(scores, dict) else []
+    dims = (
+        [int(dim) for dim in scores.get("dimensions", ()) if str(dim).isdecimal()] if isinstance(scores, dict) else []
+    )
     query = module.shape_of(computation, call.operands[0]) if call.operands else None
     if len(dims) != 4 or query is None or not query.dims:
         return 0.0, ""

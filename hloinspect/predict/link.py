@@ -58,7 +58,8 @@ def rates_of(link: HostLink, scenario: Scenario) -> Rates:
 
 
 class Link:
-    """Two first-come queues. Time only goes forward: ``advance`` serves up to a moment, ``finish`` until a copy is through.
+    """Two first-come queues. Time only goes forward: ``advance`` serves up to a moment, ``finish`` until a copy is
+    through.
 
     ``served`` is called for every stretch of service, in order of time within each direction.
     """
@@ -113,7 +114,7 @@ class Link:
         moving = [direction for direction, job in heads.items() if job.latency_ps <= 0]
         rates = self._rates.both if len(moving) == 2 else self._rates.alone
         left = {d: job.bytes / rates[d] if job.latency_ps <= 0 else job.latency_ps for d, job in heads.items()}
-        step = min(min(left.values()), until_ps - self.now_ps)
+        step = min(*left.values(), until_ps - self.now_ps)
         end = self.now_ps + step
         for direction, job in heads.items():
             if step > 0:

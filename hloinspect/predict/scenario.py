@@ -9,8 +9,8 @@ from hloinspect.hardware.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a transfer
-    that runs as a kernel take the place of compute instead of running beside it."""
+    """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a
+    transfer that runs as a kernel take the place of compute instead of running beside it."""
 
     name: str
     matmul_efficiency: float
@@ -24,7 +24,8 @@ class Scenario:
 def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
     """The central scenario first, then the corners: compute fast or slow, the link fast or slow.
 
-    All devices of a step run in step, so as many as share a host are taken to use it at once; the fast link has it alone.
+    All devices of a step run in step, so as many as share a host are taken to use it at once; the fast link has it
+    alone.
     """
     link = target.link
     efficiency = (link.efficiency.low, link.efficiency.value, link.efficiency.high) if link else (1.0, 1.0, 1.0)

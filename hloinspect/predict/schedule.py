@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloinspect.hardware.target import Target
 from hloinspect.hlo.access import is_free
 from hloinspect.hlo.evaluate import known_trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
@@ -99,7 +98,16 @@ class Branch:
 
 
 Operation = (
-    Run | StartTransfer | BlockingTransfer | BlockingHostCopy | StartCollective | BlockingCollective | StartSide | Done | Loop | Branch
+    Run
+    | StartTransfer
+    | BlockingTransfer
+    | BlockingHostCopy
+    | StartCollective
+    | BlockingCollective
+    | StartSide
+    | Done
+    | Loop
+    | Branch
 )
 
 
@@ -118,11 +126,10 @@ def device_count(module: Module) -> int:
     return max(1, int(counts[0] if counts[0].isdecimal() else 1) * int(counts[1] if counts[1].isdecimal() else 1))
 
 
-def schedule_of(offload: Offload, target: Target, devices: int, domain: int) -> Schedule:
+def schedule_of(offload: Offload, devices: int, domain: int) -> Schedule:
     """Compiles a program to operations. ``domain`` is the number of devices in one domain of the interconnect."""
     builder = _Builder(offload, devices, domain)
     operations = {computation.name: builder.build(computation) for computation in offload.program.computations()}
-    del target
     return Schedule(offload.program.module.entry_name, operations, tuple(sorted(builder.opaque)))
 
 
@@ -219,8 +226,8 @@ class _Builder:
 
 
 def side_cost(start: Instruction) -> Cost:
-    """An async copy within device memory: it reads and writes what it moves. (destination, source, context) of a copy-start,
-    ((operands), result, context) of every other."""
+    """An async copy within device memory: it reads and writes what it moves. (destination, source, context) of a
+    copy-start, ((operands), result, context) of every other."""
     moved = start.shape.at((0,)) if start.start_of == "copy" else start.shape.at((1,))
     if moved is None:
         return Cost(known=False)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hloinspect.hardware.target import Target
-
+from hloinspect.offload.transfers import Transfer
 from hloinspect.predict.link import Key, Link, Rates, Served, rates_of
 from hloinspect.predict.scenario import Scenario
 from hloinspect.predict.schedule import (
@@ -38,7 +38,6 @@ from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Ti
 
 MAX_TURNS = 64
 """Turns of a loop that are run before it is extrapolated without having settled."""
-
 
 
 @dataclass(slots=True)
@@ -65,7 +64,12 @@ class Simulator:
     """One run of a schedule on a target under a scenario. ``free`` transfers take no time (for counterfactuals)."""
 
     def __init__(
-        self, schedule: Schedule, target: Target, scenario: Scenario, rates: Rates, free: frozenset[int] | None = frozenset()
+        self,
+        schedule: Schedule,
+        target: Target,
+        scenario: Scenario,
+        rates: Rates,
+        free: frozenset[int] | None = frozenset(),
     ) -> None:
         self._schedule = schedule
         self._target = target
@@ -84,6 +88,7 @@ class Simulator:
         self._waiting: str | None = None
         self._run_times: dict[int, float] = {}
         self.unsettled: list[str] = []
+        self.queued_behind: dict[int, int] = {}
 
     def run(self, device: str = "device") -> Timeline:
         """The timeline of one step."""
@@ -151,17 +156,23 @@ class Simulator:
         if transfer.mechanism == "kernel" and self._scenario.kernels_block:
             self._blocking_transfer(BlockingTransfer(transfer))
             return
-        self._link.submit(start.key, transfer.direction, transfer.id, transfer.bytes, self._now)
-        self._directions[start.key] = transfer.direction
+        self._submit(start.key, transfer)
 
     def _blocking_transfer(self, operation: BlockingTransfer) -> None:
         transfer = operation.transfer
         if self._is_free(transfer.id):
             return
         key = (transfer.computation, f"{transfer.start} (blocking)")
+        self._submit(key, transfer)
+        self._wait_for(key)
+
+    def _submit(self, key: Key, transfer: Transfer) -> None:
+        self._link.advance(self._now)
+        ahead = self._link.queued(transfer.direction)
+        if ahead and ahead[-1].transfer != transfer.id:
+            self.queued_behind[transfer.id] = ahead[-1].transfer
         self._link.submit(key, transfer.direction, transfer.id, transfer.bytes, self._now)
         self._directions[key] = transfer.direction
-        self._wait_for(key)
 
     def _blocking_host_copy(self, operation: BlockingHostCopy) -> None:
         """Host memory read and written: on a GPU half of the bytes cross the link each way, on the main stream."""
@@ -177,7 +188,8 @@ class Simulator:
             self._hold(self._ends.pop(key))
 
     def _wait_for(self, key: Key) -> None:
-        """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on meanwhile."""
+        """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on
+        meanwhile."""
         self._link.advance(self._now)
         self._waiting = self._directions.pop(key)
         end = self._link.finish(key)
@@ -253,7 +265,8 @@ class Simulator:
         self._side += shift_ps
         self._ends = {key: end + shift_ps for key, end in self._ends.items()}
         self._running = [
-            replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps) for piece in self._running
+            replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps)
+            for piece in self._running
         ]
         self._open = _Open(self._now)
 
@@ -290,16 +303,24 @@ def _interval(piece: _Piece, end_ps: float) -> Interval:
     return Interval(round(piece.start_ps), round(end_ps), piece.kind, piece.stream, piece.transfer, piece.name)
 
 
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulated step. ``queued_behind`` gives for a transfer the one whose end it last waited for in the queue;
+    ``unsettled`` names bodies of loops that were extrapolated before they settled."""
+
+    timeline: Timeline
+    queued_behind: dict[int, int]
+    unsettled: tuple[str, ...]
+
+
 def simulate(
     schedule: Schedule, target: Target, scenario: Scenario, free: frozenset[int] | None = frozenset()
-) -> tuple[Timeline, tuple[str, ...]]:
-    """The timeline of one step under a scenario, and the bodies of loops that did not settle.
+) -> Simulation:
+    """One step under a scenario. ``free`` are transfers that take no time; None means all of them, and host copies too.
 
-    ``free`` are transfers that take no time; None means all, and host copies too. The target must have a host link.
+    Raises ValueError if the target has no host link.
     """
     if target.link is None:
         raise ValueError(f"target {target.name} has no host link")
     simulator = Simulator(schedule, target, scenario, rates_of(target.link, scenario), free)
-    return simulator.run(target.name), tuple(simulator.unsettled)
-
-
+    return Simulation(simulator.run(target.name), simulator.queued_behind, tuple(simulator.unsettled))

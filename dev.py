@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Set hloinspect up and run it, in one command. Needs Python 3.11 or newer and pip's network access, nothing else.
+
+usage: python3 dev.py demo [OPTION]...   inspect the example step for a GB200; options go to `hloinspect inspect`
+       python3 dev.py test [OPTION]...   all tests, on the newest Python found and on this one; options go to pytest
+       python3 dev.py lint               ruff check, ruff format --check, mypy
+
+Environments are made beside this file: .venv (the newest Python found) and .venv-py3.X (the one that runs this file,
+where it is another). They are used again while pyproject.toml and the Python stay the same.
+"""
+# No `from __future__ import annotations` and nothing else that Python 3.6 cannot parse: an old Python must get far
+# enough to print the message below.
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    sys.exit("dev.py: needs Python 3.11 or newer; this is Python %d.%d (%s)" % (*sys.version_info[:2], sys.executable))
+
+ROOT = Path(__file__).resolve().parent
+OLDEST, NEWEST = 11, 14  # minor versions of Python 3 that are looked for
+MAIN_JOB = ["inspect", "examples/dense.py:offload_scan", "--target", "gb200"]
+STAMP = "hloinspect-dev.json"
+
+# Run in a candidate: prints its version if it is a finished, ordinary build that can make virtual environments.
+PROBE = """
+import ensurepip, sys, sysconfig, venv
+if sys.version_info[3] == "final" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("%d.%d.%d" % sys.version_info[:3])
+"""
+
+
+def say(message: str) -> None:
+    print("dev.py: " + message, file=sys.stderr, flush=True)
+
+
+def version_of(python: str) -> str:
+    """Return the version ("3.13.0") of an interpreter that really runs and can make environments, else ""."""
+    try:
+        # A pyenv shim may exist and refuse to run; -I keeps the user's site and environment out of it.
+        done = subprocess.run([python, "-I", "-c", PROBE], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def candidates(minor: int) -> "list[str]":
+    """Return the paths where a Python 3.``minor`` may be: this one, PATH, pyenv and uv."""
+    name = "python3.%d" % minor
+    found = [sys.executable] if sys.version_info[1] == minor else []
+    found += [os.path.join(folder, name) for folder in os.environ.get("PATH", "").split(os.pathsep) if folder]
+    for pattern in (".pyenv/versions/3.%d.*", ".local/share/uv/python/cpython-3.%d.*"):
+        found += [str(home / "bin" / name) for home in sorted(Path.home().glob(pattern % minor), reverse=True)]
+    return [path for path in found if os.path.exists(path)]
+
+
+def newest_python() -> "tuple[str, str]":
+    """Return the path and version of the newest Python that works."""
+    for minor in range(NEWEST, OLDEST - 1, -1):
+        for python in candidates(minor):
+            version = version_of(python)
+            if version.startswith("3.%d." % minor):
+                return python, version
+    sys.exit("dev.py: no Python from 3.%d to 3.%d found that has venv and pip" % (OLDEST, NEWEST))
+
+
+def environment(folder: str, python: str, version: str, extras: "list[str]") -> Path:
+    """Return the interpreter of the environment ``folder``, made or completed if need be to hold ``extras``.
+
+    A stamp in the folder says what is installed; it is written before and after, so that an interrupted installation is
+    known as such, and a folder without one is somebody else's.
+    """
+    home = ROOT / folder
+    stamp = home / STAMP
+    inside = home / "bin" / "python"
+    pyproject = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    wanted = {"python": version, "from": os.path.realpath(python), "pyproject": pyproject}
+    made, have = read_stamp(stamp)
+    if home.exists() and not made:
+        sys.exit("dev.py: %s exists and was not made by dev.py: move it away first" % folder)
+    if made != wanted or not inside.exists():
+        say("making %s with Python %s (%s)" % (folder, version, python))
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        have = []
+        write_stamp(stamp, wanted, have)
+        run([python, "-m", "venv", str(home)])
+    if set(extras) <= set(have):
+        say("using %s (Python %s)" % (folder, version))
+        return inside
+    extras = sorted({*have, *extras})
+    say("installing hloinspect[%s] into %s" % (",".join(extras), folder))
+    pip = [str(inside), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "--editable", "%s[%s]" % (ROOT, ",".join(extras))])
+    write_stamp(stamp, wanted, extras)
+    return inside
+
+
+def read_stamp(stamp: Path) -> "tuple[dict[str, str], list[str]]":
+    """Return what an environment was made from, and the extras in it; both empty if it has no stamp."""
+    try:
+        found = json.loads(stamp.read_text())
+        return dict(found["made"]), list(found["extras"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, []
+
+
+def write_stamp(stamp: Path, made: "dict[str, str]", extras: "list[str]") -> None:
+    stamp.write_text(json.dumps({"made": made, "extras": extras}, indent=1) + "\n")
+
+
+def run(command: "list[str]") -> None:
+    """Run a step of the set-up; its own errors are on the screen when this exits."""
+    code = subprocess.call(command, cwd=ROOT)
+    if code != 0:
+        sys.exit("dev.py: failed (exit code %d): %s" % (code, " ".join(command)))
+
+
+def demo(options: "list[str]") -> int:
+    inside = environment(".venv", *newest_python(), ["cuda"])
+    say("hloinspect " + " ".join(MAIN_JOB + options))
+    return subprocess.call([str(inside.with_name("hloinspect")), *MAIN_JOB, *options], cwd=ROOT)
+
+
+def test(options: "list[str]") -> int:
+    python, version = newest_python()
+    environments = [(".venv", python, version)]
+    own = version_of(sys.executable)
+    if own and own.split(".")[1] != version.split(".")[1]:
+        environments.append((".venv-py3." + own.split(".")[1], sys.executable, own))
+    codes = []
+    for folder, path, number in environments:
+        inside = environment(folder, path, number, ["cuda", "dev"])
+        say("pytest on Python " + number)
+        codes.append(subprocess.call([str(inside), "-m", "pytest", *options], cwd=ROOT))
+    return next((code for code in codes if code != 0), 0)
+
+
+def lint(options: "list[str]") -> int:
+    if options:
+        sys.exit("dev.py: lint takes no options")
+    inside = environment(".venv", *newest_python(), ["cuda", "dev"])
+    codes = []
+    for check in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]):
+        say(" ".join(check))
+        codes.append(subprocess.call([str(inside), "-m", *check], cwd=ROOT))
+    return max(codes)
+
+
+COMMANDS = {"demo": demo, "test": test, "lint": lint}
+
+
+def main(arguments: "list[str]") -> int:
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
+    if not arguments or arguments[0] not in COMMANDS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        return COMMANDS[arguments[0]](arguments[1:])
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""hloinspect: do host offload transfers overlap with compute? Answered before a run, without an accelerator.
+
+The public verbs are imported when they are first used, so that ``import hloinspect`` loads neither jax nor numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloinspect.api import check as check
+    from hloinspect.api import inspect as inspect
+    from hloinspect.compile import compile_step as compile_step
+    from hloinspect.hlo import load_module as load_module
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "check": "hloinspect.api",
+    "inspect": "hloinspect.api",
+    "compile_step": "hloinspect.compile",
+    "load_module": "hloinspect.hlo",
+}
+
+__all__ = ["__version__", "check", "compile_step", "inspect", "load_module"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

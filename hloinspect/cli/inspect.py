@@ -1,0 +1,77 @@
+"""``hloinspect inspect``: the static answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hloinspect.cli.console import emit, width
+from hloinspect.cli.options import Progress, judging_options, output_options
+
+EPILOG = """\b
+Examples:
+  hloinspect inspect examples/dense.py:offload_scan --target gb200
+  hloinspect inspect train.py:step --target h100 --devices 8 --xla-flag xla_gpu_enable_pipelined_host_offloading=true
+  hloinspect inspect module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt --target h100 --link 50GB/s
+  hloinspect inspect step.hlo.gz --target gb200 --format json | jq '.step.predicted'
+
+Exit codes: 0 good, 2 wrong use or unreadable input, 3 not enough evidence for a verdict."""
+
+EXIT_UNKNOWN = 3
+
+
+@click.command("inspect", epilog=EPILOG)
+@click.argument("input", metavar="INPUT")
+@judging_options
+@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR.")
+@click.option("--all", "show_all", is_flag=True, help="Show every transfer of a long list.")
+@output_options
+def command(
+    input: str,
+    target: str | None,
+    link: str | None,
+    devices: int | None,
+    topology: str | None,
+    xla_flags: tuple[str, ...],
+    keep: Path | None,
+    show_all: bool,
+    style: str,
+    output: str | None,
+) -> int:
+    """Find every host transfer of INPUT and say which hide behind compute on the target.
+
+    INPUT is a step (file.py:function or package.module:function, compiled first, without the device), HLO text or proto
+    (plain or gzip, - for standard input), or a directory that `hloinspect compile` or --xla_dump_to wrote. Times are
+    predicted from the schedule and the target's figures; nothing runs.
+    """
+    from hloinspect.api import inspect
+    from hloinspect.verdict import UNKNOWN
+
+    progress = Progress()
+    try:
+        found = inspect(
+            input,
+            target=target,
+            link=link,
+            devices=devices,
+            topology=topology,
+            xla_flags=xla_flags,
+            keep=keep,
+            on_progress=progress,
+        )
+    finally:
+        progress.clear()
+    report = found.report
+    if style == "json":
+        from hloinspect.report.json import to_json
+
+        emit(to_json(report), output)
+    else:
+        from hloinspect.report.text import to_text
+
+        emit(to_text(report, width(sys.stdout), show_all), output)
+    doubtful = any(unknown.affects == "time" for unknown in report.unknown)
+    unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
+    return EXIT_UNKNOWN if report.transfers and (doubtful or unsure) else 0

@@ -1,0 +1,152 @@
+"""``hloinspect targets``: the hardware it knows, each figure with its unit and source, estimates marked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+
+from hloinspect.cli.console import emit, width
+from hloinspect.hardware import Figure, HostLink, Range, Target, load_target, target_names, with_link
+
+_LIST_SCHEMA = "hloinspect.targets/1"
+_ONE_SCHEMA = "hloinspect.target/1"
+
+# One line of `targets NAME`: what, how much with its unit, where from, and whether it is an estimate.
+_Row = tuple[str, str, str, bool]
+
+EPILOG = """\b
+Examples:
+  hloinspect targets
+  hloinspect targets gb200
+  hloinspect targets gb200 --format json -o gb200.json
+"""
+
+
+@click.command("targets", epilog=EPILOG)
+@click.argument("name", required=False)
+@click.option("--link", metavar="RATE", help="Show NAME with this host link: 225GB/s, or d2h=170GB/s,h2d=415GB/s.")
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
+def command(name: str | None, link: str | None, style: str, output: str | None) -> None:
+    """Show the hardware that --target knows, or every figure of NAME with its source.
+
+    NAME is a target, an alias of one (a100), or your own TOML file. Figures marked ~ are estimates: no vendor has
+    published them. Peaks are dense FLOP/s; a link's rate is that of one device, in each direction, alone.
+    """
+    if name is None:
+        if link is not None:
+            raise click.UsageError("--link needs a NAME", click.get_current_context())
+        targets = [load_target(each) for each in target_names()]
+        emit(_list_json(targets) if style == "json" else _list_text(targets), output)
+        return
+    target = load_target(name)
+    if link is not None:
+        target = with_link(target, link)
+    emit(_one_json(target) if style == "json" else _one_text(target, width(sys.stdout)), output)
+
+
+def _list_json(targets: list[Target]) -> str:
+    return json.dumps({"schema": _LIST_SCHEMA, "targets": [asdict(target) for target in targets]}, indent=2)
+
+
+def _one_json(target: Target) -> str:
+    return json.dumps({"schema": _ONE_SCHEMA, "target": asdict(target)}, indent=2)
+
+
+def _list_text(targets: list[Target]) -> str:
+    head = [
+        ("", "bf16", "HBM", "HBM", "link d2h", "link h2d", "devices", ""),
+        ("target", "TFLOP/s", "GB", "TB/s", "GB/s", "GB/s", "a host", "title"),
+    ]
+    rows = head + [_list_row(target) for target in targets]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for name, *amounts, title in rows:
+        middle = [amount.rjust(space) for amount, space in zip(amounts, widths[1:-1], strict=True)]
+        lines.append("  ".join([name.ljust(widths[0]), *middle, title]).rstrip())
+    lines[: len(head)] = [click.style(line, bold=True) for line in lines[: len(head)]]
+    return "\n".join([*lines, "", "Every figure with its source: hloinspect targets NAME"])
+
+
+def _list_row(target: Target) -> tuple[str, ...]:
+    link = target.link
+    return (
+        target.name,
+        f"{target.peak_flops['bf16'].value / 1e12:.0f}",
+        f"{target.hbm_bytes.value / 1e9:.1f}",
+        f"{target.hbm_bytes_per_s.value / 1e12:.2f}",
+        "?" if link is None else f"{link.d2h_bytes_per_s.value / 1e9:.1f}",
+        "?" if link is None else f"{link.h2d_bytes_per_s.value / 1e9:.1f}",
+        "?" if link is None else str(link.sharers),
+        target.title,
+    )
+
+
+def _one_text(target: Target, columns: int) -> str:
+    rows = list(_rows(target))
+    left = max(len(what) for what, _, _, _ in rows)
+    middle = max(len(amount) for _, amount, _, _ in rows)
+    margin = left + middle + 6
+    lines = [click.style(target.name, bold=True) + f"   {target.title} ({target.platform})", ""]
+    for what, amount, source, estimate in rows:
+        wrapped = textwrap.wrap(source, max(24, columns - margin)) or [""]
+        lines.append(f"{what:<{left}}  {amount:>{middle}} {'~' if estimate else ' '}  {wrapped[0]}".rstrip())
+        lines += [" " * margin + more for more in wrapped[1:]]
+    if any(estimate for _, _, _, estimate in rows):
+        lines += ["", "~ an estimate: no vendor has published it"]
+    for note in target.notes:
+        lines += ["", *textwrap.wrap(f"Note: {note}", columns)]
+    return "\n".join(lines)
+
+
+def _rows(target: Target) -> Iterator[_Row]:
+    for dtype, peak in target.peak_flops.items():
+        yield _figure(f"{dtype} products", peak, 1e12, "TFLOP/s")
+    yield _figure("everything else, f32", target.vector_flops, 1e12, "TFLOP/s")
+    yield _range("products reach", target.matmul_efficiency)
+    yield _figure("HBM", target.hbm_bytes, 1e9, "GB")
+    yield _figure("HBM bandwidth", target.hbm_bytes_per_s, 1e9, "GB/s")
+    yield _range("bandwidth reached", target.memory_efficiency)
+    yield _figure("launch of a kernel", target.launch_us, 1.0, "us")
+    if target.link is None:
+        yield ("host link", "?", "not published: give it with --link", False)
+    else:
+        yield from _link_rows(target.link)
+    for level in target.levels:
+        yield _figure(f"{level.name}, each way", level.bytes_per_s, 1e9, "GB/s")
+        yield _figure(f"{level.name}, latency", level.latency_us, 1.0, "us")
+        yield (f"{level.name}, up to", f"{level.devices} devices", "", False)
+
+
+def _link_rows(link: HostLink) -> Iterator[_Row]:
+    yield _figure("host link, d2h", link.d2h_bytes_per_s, 1e9, "GB/s")
+    yield _figure("host link, h2d", link.h2d_bytes_per_s, 1e9, "GB/s")
+    yield _range("link's rate reached", link.efficiency)
+    yield _figure("each way with both on", link.duplex_factor, 0.01, "%")
+    yield _figure("latency of a copy", link.latency_us, 1.0, "us")
+    yield ("devices on one host", str(link.sharers), "", False)
+    if link.host_bytes_per_s is not None:
+        yield _figure("host memory bandwidth", link.host_bytes_per_s, 1e9, "GB/s")
+    if link.host_memory_bytes is not None:
+        yield _figure("host memory", link.host_memory_bytes, 1e9, "GB")
+
+
+def _figure(what: str, figure: Figure, unit: float, name: str) -> _Row:
+    return (what, f"{_amount(figure.value / unit)} {name}", figure.source, figure.estimate)
+
+
+def _range(what: str, share: Range) -> _Row:
+    amount = f"{_amount(share.value * 100)} %"
+    if share.low < share.high:
+        amount += f" ({_amount(share.low * 100)} to {_amount(share.high * 100)})"
+    return (what, amount, share.source, share.estimate)
+
+
+def _amount(value: float) -> str:
+    """Return four significant digits, without an exponent and without trailing zeros."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,0 +1,355 @@
+"""The child process of ``compile_step``: the only place that imports jax. Not for users.
+
+    python -m hloinspect.compile.child
+
+It reads one line of JSON (the request) from standard input and answers with lines of JSON on standard output: ``{"progress": ...}``
+as it goes, and ``{"done": true}`` or ``{"error": ..., "detail": ...}`` at the end. Whatever the user's code or XLA prints goes to
+standard error. The files go to the directory that the request names, the manifest last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform as python_platform
+import re
+import resource
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from hloinspect import __version__
+from hloinspect.compile import result, target_config
+
+
+_LONGEST_MESSAGE = 600
+_PLUGINS = {"gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin"), "tpu": ("libtpu",)}
+_EXTRA = {"gpu": "cuda", "tpu": "tpu"}
+
+
+class ChildError(Exception):
+    """An error whose text is the one line that the user sees."""
+
+
+@dataclass
+class Job:
+    """The request, and what has been learnt so far."""
+
+    request: dict[str, Any]
+    say: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    jaxprs: dict[int, Any] = field(default_factory=dict)  # id of a Lowered -> its jaxpr
+    offload_names: list[dict[str, Any]] = field(default_factory=list)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = round(time.perf_counter() - start, 3)
+
+
+def main() -> int:
+    """Serve one request; the exit code is 0 whenever an answer was given."""
+    request, answers = _take_over_streams()
+
+    def answer(**message: Any) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    job = Job(request, say=lambda text: answer(progress=text))
+    try:
+        compile_job(job)
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        message = _one_line(error)
+        answer(error=message, detail="".join(traceback.format_exception(error))[-8000:])
+    else:
+        answer(done=True)
+    sys.stderr.flush()
+    os._exit(0)  # compile-only clients have been seen to crash while the interpreter shuts down
+
+
+def _take_over_streams() -> tuple[dict[str, Any], IO[str]]:
+    """The request and the stream for answers. Afterwards standard input is empty and standard output is standard error."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    request: dict[str, Any] = json.loads(requests.readline())
+
+    def die_with_parent() -> None:
+        requests.read()  # ends when the parent is gone, even if it was killed
+        os._exit(1)
+
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    return request, answers
+
+
+def compile_job(job: Job) -> None:
+    """Compile what the request asks for and write the files of ``hloinspect.compile.result`` to its directory."""
+    out = Path(job.request["out"])
+    job.say("importing jax")
+    with job.timed("import"):
+        jax = _import_jax(job.request["platform"])
+        devices = _target_devices(job)
+    from hloinspect.compile import devices as target_devices
+
+    target_devices.become_target(devices, job.request["platform"])
+    _keep_jaxprs(job)
+    job.say(f"tracing and lowering {job.request['step']}")
+    with job.timed("trace_and_lower"):
+        lowered = _lowered_step(job.request["step"])
+    job.say(f"compiling for {job.request['devices']} x {job.request['target']}")
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as dump:
+        with job.timed("compile"):
+            compiled = lowered.compile(compiler_options=_options(job, dump))
+        job.say("writing the result")
+        if job.request["platform"] == "gpu":
+            _copy_thunks(Path(job.request["compiler_options"].get("xla_dump_to", dump)), out)
+    _find_offload_names(job, lowered)
+    _write_result(job, jax.__version__, lowered, compiled, out)
+
+
+def _import_jax(platform: str) -> Any:
+    try:
+        import jax
+        import jax.experimental.topologies
+    except ImportError as error:
+        raise ChildError(
+            f"jax cannot be imported ({error}); install it with: pip install 'hloinspect[{_EXTRA[platform]}]'"
+        ) from error
+    import jax._src.source_info_util as source_info_util
+
+    # Our own frames have no place in the module's stack frames.
+    source_info_util.register_exclusion(str(Path(__file__).parent))
+    return jax
+
+
+# --- the target --------------------------------------------------------------------------------------------------------------
+
+
+def _target_devices(job: Job) -> list[Any]:
+    """The target's compile-only devices, as many as the step is to see."""
+    platform = job.request["platform"]
+    if _plugin_version(platform) is None:
+        names = " or ".join(_PLUGINS[platform])
+        raise ChildError(
+            f"compiling for {job.request['target']} needs {names}; install it with: pip install 'hloinspect[{_EXTRA[platform]}]'"
+        )
+    topology = _tpu_topology(job) if platform == "tpu" else _gpu_topology(job)
+    return list(topology.devices)[: job.request["devices"]]
+
+
+def _tpu_topology(job: Job) -> Any:
+    from jax.experimental.topologies import get_topology_desc
+
+    return get_topology_desc(job.request["topology"], platform="tpu")
+
+
+def _gpu_topology(job: Job) -> Any:
+    """The topology; target-config fields that this jaxlib does not know are dropped, one by one, as its parser names them."""
+    from jax.experimental.topologies import get_topology_desc
+
+    text, dropped = job.request["target_config"], []
+    while True:
+        try:
+            with _captured_stderr() as log:
+                topology = get_topology_desc(platform="cuda", target_config=text, topology=job.request["topology"])
+        except Exception as error:
+            name = target_config.unknown_field(log())
+            shorter = target_config.without_field(text, name) if name else text
+            if shorter == text:
+                raise ChildError(f"this jaxlib does not take the target's configuration: {_first_line(error)} {log()}") from error
+            text = shorter
+            dropped.append(name)
+            continue
+        if dropped:
+            job.notes.append(f"target configuration without the fields that this jaxlib does not know: {', '.join(dropped)}")
+        return topology
+
+
+@contextmanager
+def _captured_stderr() -> Iterator[Callable[[], str]]:
+    """What C++ writes to standard error meanwhile: protobuf's text parser says there, and only there, which field it does not know."""
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as log:
+        saved = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        text = ""
+        try:
+            yield lambda: text
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            log.seek(0)
+            text = log.read().decode(errors="replace")
+
+
+def _plugin_version(platform: str) -> str | None:
+    for name in _PLUGINS[platform]:
+        version = _version(name)
+        if version is not None:
+            return f"{name} {version}"
+    return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+# --- the step ----------------------------------------------------------------------------------------------------------------
+
+
+def _keep_jaxprs(job: Job) -> None:
+    """A Lowered does not hold its jaxpr, and the checkpoint names are only there: note it when it is made."""
+    import jax.stages
+
+    lower = jax.stages.Traced.lower
+
+    def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lowered = lower(self, *args, **kwargs)
+        job.jaxprs[id(lowered)] = (self.jaxpr, lowered)  # with the Lowered itself, so that its id is not used again
+        return lowered
+
+    jax.stages.Traced.lower = lower_and_keep  # type: ignore[method-assign]
+
+
+def _lowered_step(step: str) -> Any:
+    from hloinspect.compile import steps
+
+    try:
+        return steps.call_step(step, steps.load_step(step))
+    except steps.StepError as error:
+        raise ChildError(str(error)) from None
+
+
+def _find_offload_names(job: Job, lowered: Any) -> None:
+    from hloinspect.compile import names
+
+    try:
+        jaxpr, _ = job.jaxprs[id(lowered)]
+        job.offload_names = names.offload_names(jaxpr)
+    except Exception as error:  # names are a help, not the result
+        job.notes.append(f"checkpoint names of offloaded values could not be read: {type(error).__name__}: {_first_line(error)}")
+
+
+# --- compiling and writing ---------------------------------------------------------------------------------------------------
+
+
+def _options(job: Job, dump: str) -> dict[str, Any]:
+    options = dict(job.request["compiler_options"])
+    if job.request["platform"] == "gpu":
+        # The thunk sequence, which is what really runs, comes from a dump only.
+        options.setdefault("xla_dump_to", dump)
+        options.setdefault("xla_dump_hlo_as_text", True)
+    return options
+
+
+def _copy_thunks(dump: Path, out: Path) -> None:
+    for name in (result.THUNK_SEQUENCE, result.THUNK_METADATA):
+        found = sorted(dump.glob(f"*.{name}"), key=lambda path: path.stat().st_mtime_ns)
+        if found:
+            (out / name).write_bytes(found[-1].read_bytes())
+
+
+def _write_result(job: Job, jax_version: str, lowered: Any, compiled: Any, out: Path) -> None:
+    text, stablehlo = compiled.as_text(), lowered.as_text(debug_info=True)
+    module = compiled.runtime_executable().hlo_modules()[0]
+    _note_lost_offload(job, stablehlo, text)
+    (out / result.MODULE_TEXT).write_text(text, encoding="utf-8")
+    (out / result.MODULE_PROTO).write_bytes(module.as_serialized_hlo_module_proto())
+    (out / result.STABLEHLO).write_text(stablehlo, encoding="utf-8")
+    manifest = _manifest(job, jax_version, compiled, module.name, text)
+    (out / result.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text: str) -> dict[str, Any]:
+    request = job.request
+    if request["platform"] == "gpu":
+        job.notes.append(result.NOTE_NO_AUTOTUNING)
+    return {
+        "schema": result.SCHEMA,
+        **{key: request[key] for key in ("step", "target", "platform", "devices", "topology", "xla_flags", "compiler_options")},
+        "module_name": module_name,
+        "module_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "versions": {
+            "hloinspect": __version__,
+            "jax": jax_version,
+            "jaxlib": _version("jaxlib"),
+            "python": python_platform.python_version(),
+            "plugin": _plugin_version(request["platform"]),
+        },
+        "memory": _memory(compiled),
+        "seconds": job.seconds,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "offload_names": job.offload_names,
+        "notes": [*request["notes"], *job.notes],
+    }
+
+
+def _memory(compiled: Any) -> dict[str, int]:
+    analysis = compiled.memory_analysis()
+    return {name: int(getattr(analysis, name)) for name in dir(analysis) if name.endswith("_in_bytes")}
+
+
+def _note_lost_offload(job: Job, stablehlo: str, text: str) -> None:
+    """XLA drops some offloads without a word (facts: a D2H and H2D with no barrier between fold into nothing)."""
+    annotations = len(re.findall(r'_xla_buffer_placement = "(?:un)?pinned_host"', stablehlo))
+    arguments = len(re.findall(r'mhlo\.memory_kind = "(?:un)?pinned_host"', stablehlo))
+    if annotations + arguments and "S(5)" not in text:
+        job.notes.append(
+            f"{result.NOTE_OFFLOAD_GONE}: StableHLO has {annotations} placements on the host and {arguments} arguments or results "
+            f"there, the module nothing in host memory"
+        )
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------------
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, ChildError):
+        return " ".join(str(error).split())[:_LONGEST_MESSAGE]
+    if isinstance(error, SystemExit):
+        text = f"the step's code called sys.exit({error.code!r})"
+    else:
+        text = f"{type(error).__name__}: {_first_line(error)}"
+    where = _user_frame(error)
+    return " ".join(text.split())[:_LONGEST_MESSAGE] + (f" ({where})" if where else "")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else ""
+
+
+def _user_frame(error: BaseException) -> str | None:
+    """``file:line, in function`` of the innermost frame that is neither ours nor of an installed package or the standard library."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_users(frame.filename):
+            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    return None
+
+
+def _is_users(filename: str) -> bool:
+    if filename.startswith("<") or f"{os.sep}site-packages{os.sep}" in filename:
+        return False
+    ours, stdlib = str(Path(__file__).parent), str(Path(os.__file__).parent)
+    return not filename.startswith((ours + os.sep, stdlib + os.sep))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Runs the child process that compiles, and turns every way in which it can fail into one CompileError."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from hloinspect.compile.flags import compiler_options
+from hloinspect.compile.result import FILES, MANIFEST, SCHEMA, CompileResult, load_result
+from hloinspect.compile.topology import choose_topology
+from hloinspect.errors import CompileError, InputError, UsageError
+from hloinspect.hardware.target import Target
+
+_DETAIL_CHARS = 8000
+
+
+def compile_step(
+    step: str,
+    target: Target,
+    *,
+    out: Path,
+    devices: int | None = None,
+    topology: str | None = None,
+    xla_flags: Sequence[str] = (),
+    timeout_s: float = 1800,
+    on_progress: Callable[[str], None] | None = None,
+) -> CompileResult:
+    """Compile ``step`` (``file.py:function`` or ``package.module:function``) for ``target`` without its hardware.
+
+    The work is done by a child process of the running Python, so that neither jax nor the user's code is ever loaded here. ``out`` is
+    created if need be; an earlier result in it is replaced, but only by a whole one. ``on_progress`` gets short texts.
+
+    Raises CompileError where the step cannot be compiled (``detail`` has the tail of the traceback or log), UsageError for a topology
+    that makes no sense, TargetError for a target without what XLA needs, and InputError where ``out`` holds other files of the same
+    names.
+    """
+    _check_step(step)
+    layout = choose_topology(target, devices, topology)
+    out = Path(out)
+    request = {
+        "step": step,
+        "target": target.name,
+        "platform": target.platform,
+        "target_config": _target_config(target),
+        "devices": layout.devices,
+        "topology": layout.name,
+        "xla_flags": list(xla_flags),
+        "compiler_options": compiler_options(xla_flags),
+        "notes": _environment_notes(),
+    }
+    with _staging(out) as staging:
+        _run_child({**request, "out": str(staging)}, timeout_s, on_progress or (lambda text: None))
+        _publish(staging, out)
+    return load_result(out)
+
+
+def _check_step(step: str) -> None:
+    where, _, name = step.rpartition(":")
+    if not where or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
+        raise CompileError(f"{step!r} is not a step: write file.py:function or package.module:function")
+    if where.endswith(".py") and not Path(where).is_file():
+        raise CompileError(f"{step!r}: there is no file {where}")
+
+
+def _target_config(target: Target) -> str | None:
+    if target.platform != "gpu":
+        return None
+    from hloinspect.hardware import target_config_text
+
+    return target_config_text(target)
+
+
+def _environment_notes() -> list[str]:
+    if "XLA_FLAGS" in os.environ:
+        return ["XLA_FLAGS of the environment was left out; flags for this compilation are given with --xla-flag"]
+    return []
+
+
+# --- the result's directory --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _staging(out: Path) -> Iterator[Path]:
+    """A directory inside ``out`` to build the result in; it is gone afterwards, and so is ``out`` if nothing came of it."""
+    _refuse_foreign_files(out)
+    created = [path for path in (out, *out.parents) if not path.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".hloinspect-", dir=out))
+    except OSError as error:
+        raise InputError(f"{out} cannot be written to: {error.strerror or error}") from None
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        for path in created:  # innermost first; those that hold anything stay
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _refuse_foreign_files(out: Path) -> None:
+    """``out`` may hold an earlier result of ours, but nothing else that would be overwritten."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file: the result needs a directory")
+    there = [name for name in FILES if (out / name).exists()]
+    if there and not _is_ours(out / MANIFEST):
+        raise InputError(f"{out} holds {', '.join(there)} that hloinspect did not finish writing; remove it or choose another directory")
+
+
+def _is_ours(manifest: Path) -> bool:
+    try:
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and str(data.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
+
+
+def _publish(staging: Path, out: Path) -> None:
+    """Move the files into place: the old manifest goes first and the new one comes last, so no reader ever sees a mixture."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    for name in FILES:
+        if (staging / name).exists():
+            os.replace(staging / name, out / name)
+        else:
+            (out / name).unlink(missing_ok=True)
+
+
+# --- the child ---------------------------------------------------------------------------------------------------------------
+
+
+def _run_child(request: dict[str, Any], timeout_s: float, on_progress: Callable[[str], None]) -> None:
+    with tempfile.TemporaryFile() as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "hloinspect.compile.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            encoding="utf-8",
+            env=_child_environment(request["platform"]),
+            start_new_session=True,  # so that what the user's code starts can be ended with it
+        )
+        try:
+            answer = _converse(child, request, timeout_s, on_progress)
+            child.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            raise CompileError(f"compiling took longer than {timeout_s:g} s and was stopped (--timeout)", _tail(log)) from None
+        finally:
+            _end(child)
+        if "error" in answer:
+            raise CompileError(answer["error"], answer.get("detail") or _tail(log))
+        if "done" not in answer:
+            raise CompileError(_silent_end(child.returncode, _tail(log)), _tail(log))
+
+
+def _child_environment(platform: str) -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment |= {
+        "JAX_PLATFORMS": "cpu",  # else JAX refuses a topology of a platform that is not there
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin would look for NVIDIA's libraries and complain
+        "JAX_ENABLE_COMPILATION_CACHE": "false",  # a cached executable leaves no thunk sequence
+        "PYTHONFAULTHANDLER": "1",  # an abort in XLA then says which line of Python led there
+    }
+    if platform == "tpu":
+        environment["TPU_SKIP_MDS_QUERY"] = "1"  # no metadata server to ask
+    root = Path(__file__).resolve().parents[2]
+    if root.name != "site-packages":  # run from a checkout: the child must find the same package from any directory
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), environment.get("PYTHONPATH"))))
+    return environment
+
+
+def _converse(
+    child: subprocess.Popen[str], request: dict[str, Any], timeout_s: float, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Send the request and read lines until the last one; ``{}`` where the child ends without one. Raises TimeoutExpired.
+
+    The pipe to the child stays open: when it closes, because this process has died, the child ends too.
+    """
+    deadline = time.monotonic() + timeout_s
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
+    assert child.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it ended at once: its log says why
+        child.stdin.write(json.dumps(request) + "\n")
+        child.stdin.flush()
+    while True:
+        try:
+            line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise subprocess.TimeoutExpired(child.args, timeout_s) from None
+        if line is None:
+            return {}
+        answer: dict[str, Any] = json.loads(line)
+        if "progress" not in answer:
+            return answer
+        on_progress(answer["progress"])
+
+
+def _read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """End the child and whatever its code has started, and close the pipes."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def _tail(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _DETAIL_CHARS))
+    return log.read().decode(errors="replace")
+
+
+def _silent_end(returncode: int, log: str) -> str:
+    if returncode < 0:
+        name = signal.Signals(-returncode).name
+        how = f"the compiling process was killed by {name}"
+        if name == "SIGKILL":
+            how += " (out of memory?)"
+    else:
+        how = f"the compiling process ended with code {returncode} and no result"
+    said = _last_words(log)
+    return f"{how}: {said}" if said else how
+
+
+def _last_words(log: str) -> str:
+    """The line of a log that says most: XLA's fatal one (``F0822 ...] Check failed: ...``), a Python error, or simply the last."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
+    errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
+    own = [line for line in lines if not re.match(r"(Fatal Python error|Thread 0x|Current thread|File |Extension modules)", line)]
+    for found in (fatal, errors, own):
+        if found:
+            return found[-1][:400]
+    return ""

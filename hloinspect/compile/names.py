@@ -1,0 +1,82 @@
+"""Checkpoint names of offloaded values, read from the jaxpr (run in the child process, where jax is).
+
+HLO keeps no ``checkpoint_name``. In the jaxpr an offloaded named value is a ``name`` equation whose result goes into a
+``device_put`` to host memory; the frame of the value's producer is what the optimized module's transfer can be matched by.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+_HOST_KINDS = ("pinned_host", "unpinned_host", "Host")
+
+
+def offload_names(jaxpr: Any) -> list[dict[str, Any]]:
+    """One entry (the fields of ``OffloadName``) for each named value that is put into host memory, without repeats, in order."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for body in _all_jaxprs(jaxpr):
+        producers = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+        for put in body.eqns:
+            for var in put.invars if _puts_on_host(put) else ():
+                named = None if hasattr(var, "val") else producers.get(var)  # a Literal has no producer
+                if named is not None and named.primitive.name == "name":
+                    entry = _entry(named, producers)
+                    found.setdefault(tuple(map(str, entry.values())), entry)
+    return list(found.values())
+
+
+def _all_jaxprs(jaxpr: Any) -> Iterator[Any]:
+    """``jaxpr`` and every jaxpr inside its equations (scan, remat, pjit, custom_vjp, cond ...), each once."""
+    pending, seen = [getattr(jaxpr, "jaxpr", jaxpr)], set()
+    while pending:
+        body = pending.pop(0)
+        if id(body) in seen:
+            continue
+        seen.add(id(body))
+        yield body
+        pending += [inner for eqn in body.eqns for inner in _inner_jaxprs(eqn)]
+
+
+def _inner_jaxprs(eqn: Any) -> Iterator[Any]:
+    for param in eqn.params.values():
+        for value in param if isinstance(param, tuple | list) else (param,):
+            inner = getattr(value, "jaxpr", value)  # ClosedJaxpr holds a Jaxpr; newer versions pass the Jaxpr itself
+            if hasattr(inner, "eqns"):
+                yield inner
+
+
+def _puts_on_host(eqn: Any) -> bool:
+    if eqn.primitive.name != "device_put":
+        return False
+    return any(_is_host(place) for place in eqn.params.get("devices", ()))
+
+
+def _is_host(place: Any) -> bool:
+    kind = getattr(place, "memory_kind", None) or getattr(place, "name", None)  # a sharding, or jax.memory.Space
+    return kind in _HOST_KINDS
+
+
+def _entry(named: Any, producers: dict[Any, Any]) -> dict[str, Any]:
+    source = named.invars[0]
+    producer = None if hasattr(source, "val") else producers.get(source)
+    frame = _user_frame(producer) if producer is not None else None
+    return {
+        "name": str(named.params["name"]),
+        "dtype": str(source.aval.dtype),
+        "shape": [int(size) for size in source.aval.shape],
+        "file": frame.file_name if frame else None,
+        "line": frame.start_line if frame else None,
+        "column": frame.start_column if frame else None,
+        "function": frame.function_name if frame else None,
+    }
+
+
+def _user_frame(eqn: Any) -> Any:
+    """The user's innermost frame of an equation, or None. ``user_frame`` took the SourceInfo itself before it took its traceback."""
+    source_info_util = importlib.import_module("jax._src.source_info_util")
+    try:
+        return source_info_util.user_frame(eqn.source_info.traceback)
+    except (AttributeError, TypeError):
+        return source_info_util.user_frame(eqn.source_info)

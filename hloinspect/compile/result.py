@@ -1,0 +1,166 @@
+"""What a compilation leaves behind: a directory of files and the manifest that says how they were made.
+
+The manifest is written last. A directory without one, or whose module does not have the manifest's checksum, is half-written and
+is never taken for a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hloinspect.errors import InputError
+
+SCHEMA = "hloinspect.manifest/1"
+
+MANIFEST = "manifest.json"
+MODULE_TEXT = "module.hlo.txt"
+MODULE_PROTO = "module.hlo.pb"
+STABLEHLO = "module.stablehlo.mlir"
+THUNK_SEQUENCE = "thunk_sequence.txt"
+THUNK_METADATA = "thunk_metadata.txt"
+FILES = (MODULE_TEXT, MODULE_PROTO, STABLEHLO, THUNK_SEQUENCE, THUNK_METADATA, MANIFEST)
+
+# Notes that other parts of the house look for.
+NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"
+NOTE_OFFLOAD_GONE = "the offload asked for is gone from the optimized module"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadName:
+    """A ``checkpoint_name`` whose value is moved to host memory.
+
+    ``file``, ``line`` (from 1), ``column`` (from 0, as in XLA's stack frames) and ``function`` are the user's frame in which the *value* is computed: the optimized
+    module's transfer has no better one. They are None where the value is an argument of the loop or of the step.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str | None
+    line: int | None
+    column: int | None
+    function: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own names.
+
+    ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not installed.
+    """
+
+    schema: str
+    step: str
+    target: str
+    platform: str  # "gpu" | "tpu"
+    devices: int
+    topology: str  # GPU: partitions x hosts x devices per host; TPU: the topology's name
+    module_name: str
+    module_sha256: str
+    versions: dict[str, str | None]
+    xla_flags: tuple[str, ...]
+    compiler_options: dict[str, bool | int | float | str]
+    memory: dict[str, int]
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+    offload_names: tuple[OffloadName, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """The manifest as indented JSON text."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """Paths of the files of one compilation, all inside ``directory``. ``thunk_sequence`` is None on TPU."""
+
+    directory: Path
+    module_text: Path
+    module_proto: Path
+    stablehlo: Path
+    thunk_sequence: Path | None
+    manifest: Manifest
+
+
+def manifest_from_json(text: str, path: Path) -> Manifest:
+    """The manifest in ``text``. Raises InputError, naming ``path``, where it is not a whole ``hloinspect.manifest/1``."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise InputError(f"{path} has schema {schema!r}: this version of hloinspect reads {SCHEMA!r}")
+    try:
+        return _build_manifest(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} is not a whole {SCHEMA}: {type(error).__name__}: {error}") from None
+
+
+def _build_manifest(data: dict[str, Any]) -> Manifest:
+    names = tuple(OffloadName(**{**entry, "shape": tuple(int(n) for n in entry["shape"])}) for entry in data["offload_names"])
+    return Manifest(
+        schema=str(data["schema"]),
+        step=str(data["step"]),
+        target=str(data["target"]),
+        platform=str(data["platform"]),
+        devices=int(data["devices"]),
+        topology=str(data["topology"]),
+        module_name=str(data["module_name"]),
+        module_sha256=str(data["module_sha256"]),
+        versions=dict(data["versions"]),
+        xla_flags=tuple(str(flag) for flag in data["xla_flags"]),
+        compiler_options=dict(data["compiler_options"]),
+        memory={str(k): int(v) for k, v in data["memory"].items()},
+        seconds={str(k): float(v) for k, v in data["seconds"].items()},
+        peak_rss_bytes=int(data["peak_rss_bytes"]),
+        offload_names=names,
+        notes=tuple(str(note) for note in data["notes"]),
+    )
+
+
+def load_result(directory: Path) -> CompileResult:
+    """The result that ``compile_step`` wrote to ``directory``.
+
+    Raises InputError where ``manifest.json`` is missing or of an unknown schema, or where the module is not the one it describes.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{directory} holds no {MANIFEST}: it is not a finished result of `hloinspect compile`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    manifest = manifest_from_json(text, path)
+    result = result_in(directory, manifest)
+    _check_files(result)
+    return result
+
+
+def result_in(directory: Path, manifest: Manifest) -> CompileResult:
+    """The paths of a result in ``directory``; nothing is read but whether a thunk sequence is there."""
+    thunks = directory / THUNK_SEQUENCE
+    return CompileResult(
+        directory=directory,
+        module_text=directory / MODULE_TEXT,
+        module_proto=directory / MODULE_PROTO,
+        stablehlo=directory / STABLEHLO,
+        thunk_sequence=thunks if thunks.exists() else None,
+        manifest=manifest,
+    )
+
+
+def _check_files(result: CompileResult) -> None:
+    for path in (result.module_text, result.module_proto, result.stablehlo):
+        if not path.is_file():
+            raise InputError(f"{path} is missing: the result in {result.directory} is not whole")
+    with result.module_text.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != result.manifest.module_sha256:
+        raise InputError(f"{result.module_text} is not the module that {MANIFEST} describes (its checksum differs)")

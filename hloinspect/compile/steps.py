@@ -1,0 +1,134 @@
+"""Finds the function that a step names, calls it, and takes the ``jax.stages.Lowered`` out of what it returns (child process only)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+
+
+class StepError(Exception):
+    """The step is not one: its text is the one line that the user sees."""
+
+
+def load_step(step: str) -> Callable[[], Any]:
+    """The function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
+
+    Raises StepError where the file, the module or the function is missing, or where the function needs arguments; whatever the
+    module itself raises goes through.
+    """
+    where, _, name = step.rpartition(":")
+    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    function: Any = module
+    for part in name.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise StepError(_no_such_function(where, name, module, function))
+    required = _required_parameters(function)
+    if required:
+        raise StepError(
+            f"{step} needs arguments ({', '.join(required)}): a step takes none; name a function that returns "
+            f"jax.jit(...).lower(...)"
+        )
+    return function  # type: ignore[no-any-return]
+
+
+def call_step(step: str, function: Callable[[], Any]) -> jax.stages.Lowered:
+    """Call the step and lower what it returns, if it is not lowered yet. Raises StepError where it is nothing of the kind."""
+    value = function()
+    for unwrap in (_as_lowered, _from_tuple, _from_wrapper):
+        lowered = unwrap(value)
+        if lowered is not None:
+            return lowered
+    raise StepError(
+        f"{step} returned {_describe(value)}: a step returns jax.jit(...).lower(...), or (jitted function, arguments...)"
+    )
+
+
+def _import_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise StepError(f"there is no file {path}")
+    sys.path.insert(0, str(path.parent))  # as `python file.py` would have it, so that its neighbours can be imported
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"step_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise StepError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look for a class's module here
+    spec.loader.exec_module(module)
+    return module
+
+
+def _import_module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            raise StepError(f"there is no module {error.name!r} (a step is file.py:function or package.module:function)") from None
+        raise  # a module that the user's module imports
+
+
+def _no_such_function(where: str, name: str, module: ModuleType, found: Any) -> str:
+    if found is not None:
+        return f"{where}:{name} is {_describe(found)}, not a function"
+    candidates = list(_steps_in(module))
+    nearest = difflib.get_close_matches(name, candidates, n=1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else f"; it has {', '.join(candidates)}" if candidates else ""
+    return f"{where} has no function {name!r}{hint}"
+
+
+def _steps_in(module: ModuleType) -> Iterator[str]:
+    for name, value in vars(module).items():
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+            if not _required_parameters(value):
+                yield name
+
+
+def _required_parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin: let the call say
+        return []
+    optional_kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional_kinds]
+
+
+def _as_lowered(value: Any) -> jax.stages.Lowered | None:
+    if isinstance(value, jax.stages.Lowered):
+        return value
+    return value.lower() if isinstance(value, jax.stages.Traced) else None
+
+
+def _from_tuple(value: Any) -> jax.stages.Lowered | None:
+    if not (isinstance(value, tuple) and value and callable(getattr(value[0], "lower", None))):
+        return None
+    lowered = value[0].lower(*value[1:])
+    return _as_lowered(lowered) or _from_wrapper(lowered)
+
+
+def _from_wrapper(value: Any) -> jax.stages.Lowered | None:
+    """flax's nnx.jit and equinox's filter_jit wrap the Lowered in an object of their own: look one level deep."""
+    names = {*getattr(value, "__dict__", {}), *(slot for cls in type(value).__mro__ for slot in _slots(cls))}
+    held = [getattr(value, name, None) for name in sorted(names)]
+    return next((item for item in held if isinstance(item, jax.stages.Lowered)), None)
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    cls = type(value)
+    return f"a {cls.__name__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"

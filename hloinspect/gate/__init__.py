@@ -1,0 +1,1 @@
+"""Budgets: what a step may cost, and whether it does."""

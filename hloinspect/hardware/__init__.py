@@ -1,0 +1,19 @@
+"""The hardware that steps are judged for: one TOML file a target in ``specs/``, every figure with its source."""
+
+from __future__ import annotations
+
+from hloinspect.hardware.link import with_link
+from hloinspect.hardware.spec import load_target, target_config_text, target_names
+from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
+
+__all__ = [
+    "Figure",
+    "HostLink",
+    "Level",
+    "Range",
+    "Target",
+    "load_target",
+    "target_config_text",
+    "target_names",
+    "with_link",
+]

@@ -1,0 +1,95 @@
+"""``--link``: the host link as the user measured or knows it, in place of the target's."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+from hloinspect.errors import TargetError
+from hloinspect.hardware.target import Figure, HostLink, Range, Target
+
+_BYTES_PER_S = {
+    "B/s": 1.0,
+    "KB/s": 1e3,
+    "MB/s": 1e6,
+    "GB/s": 1e9,
+    "TB/s": 1e12,
+    "KiB/s": 2.0**10,
+    "MiB/s": 2.0**20,
+    "GiB/s": 2.0**30,
+    "TiB/s": 2.0**40,
+}
+# Case counts: Gb/s would be bits, and a factor of eight is what this tool is there to find.
+_RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-Za-z]+/s)")
+_EXPECTED = "expected a rate for both directions, such as 225GB/s, or d2h=170GB/s,h2d=415GB/s"
+
+
+def with_link(target: Target, spec: str) -> Target:
+    """Return ``target`` with its host link's rates replaced by ``spec``: ``225GB/s`` or ``d2h=170GB/s,h2d=415GB/s``.
+
+    Rates are bytes a second of one device, each direction alone. A rate given here is taken as reached, so the link's
+    efficiency becomes 1.0. What ``spec`` does not speak of (duplex factor, latency, sharers) stays as it is; where the
+    target has no link at all, it is full duplex, 10 us and not shared, and marked as an estimate.
+
+    Raises TargetError for anything else: another unit, one direction only, zero, negative or not finite.
+    """
+    d2h, h2d = _rates(spec)
+    source = f"given by --link {spec.strip()}"
+    link = target.link or _bare_link(source)
+    return replace(
+        target,
+        link=replace(
+            link,
+            d2h_bytes_per_s=Figure(d2h, source),
+            h2d_bytes_per_s=Figure(h2d, source),
+            efficiency=Range(1.0, 1.0, 1.0, source),
+        ),
+    )
+
+
+def _rates(spec: str) -> tuple[float, float]:
+    """Return the rates (d2h, h2d) in bytes a second."""
+    if "=" not in spec:
+        rate = _rate(spec, spec)
+        return rate, rate
+    rates: dict[str, float] = {}
+    for part in spec.split(","):
+        direction, _, text = (piece.strip() for piece in part.partition("="))
+        if direction not in ("d2h", "h2d"):
+            raise TargetError(f"--link {spec!r}: {direction!r} is not a direction; {_EXPECTED}")
+        if direction in rates:
+            raise TargetError(f"--link {spec!r}: {direction} is given twice; {_EXPECTED}")
+        rates[direction] = _rate(text, spec)
+    missing = {"d2h", "h2d"} - rates.keys()
+    if missing:
+        raise TargetError(f"--link {spec!r}: {missing.pop()} is missing; {_EXPECTED}")
+    return rates["d2h"], rates["h2d"]
+
+
+def _rate(text: str, spec: str) -> float:
+    match = _RATE.fullmatch(text.strip())
+    if match is None:
+        raise TargetError(f"--link {spec!r}: {text.strip()!r} is not a rate; {_EXPECTED}")
+    scale = _BYTES_PER_S.get(match["unit"])
+    if scale is None:
+        units = ", ".join(_BYTES_PER_S)
+        raise TargetError(f"--link {spec!r}: {match['unit']!r} is not a unit of bytes a second; use one of {units}")
+    rate = float(match["number"]) * scale
+    if rate <= 0 or not math.isfinite(rate):
+        raise TargetError(f"--link {spec!r}: a rate must be above zero and finite")
+    return rate
+
+
+def _bare_link(source: str) -> HostLink:
+    """A link of which only the rates are known: the figures that prediction also needs, as estimates."""
+    return HostLink(
+        d2h_bytes_per_s=Figure(1.0, source),
+        h2d_bytes_per_s=Figure(1.0, source),
+        duplex_factor=Figure(1.0, "estimate: taken as full duplex, since the target has no published link", True),
+        latency_us=Figure(10.0, "estimate: start-up of a host copy", True),
+        sharers=1,
+        host_bytes_per_s=None,
+        host_memory_bytes=None,
+        efficiency=Range(1.0, 1.0, 1.0, source),
+    )

@@ -1,0 +1,268 @@
+"""Target files: TOML into a checked :class:`Target`. A built-in target is one file in ``specs/``, and nothing else."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from hloinspect.errors import TargetError
+from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
+
+_SPECS = Path(__file__).parent / "specs"
+_CONFIGS = Path(__file__).parent / "target_configs"
+
+_FIGURES = ("vector_flops", "hbm_bytes", "hbm_bytes_per_s", "launch_us")
+_EFFICIENCIES = ("matmul_efficiency", "memory_efficiency")
+_REQUIRED = ("title", "platform", "peak_flops", "levels", *_FIGURES, *_EFFICIENCIES)
+_OPTIONAL = ("name", "aliases", "base", "link", "xla_target_config", "xla_topology_name", "notes")
+_LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
+_LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes")
+# XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype read from HLO finds its peak.
+_DTYPE = re.compile(r"bf16|f16|f32|f64|[su](4|8|16|32)|f8e\w+|f4e\w+")
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names of the built-in targets, sorted."""
+    return tuple(sorted(path.stem for path in _SPECS.glob("*.toml")))
+
+
+def load_target(name_or_path: str) -> Target:
+    """Return the target of that name or alias (``gb200``, ``a100``), or the one in a file (a path ending in ``.toml``).
+
+    A file may say ``base = "gb200"`` and give only what differs: tables are merged, a figure is replaced as a whole,
+    and ``levels`` too. In such a file a figure may be a bare number; its source is then the file.
+
+    Raises TargetError for an unknown name (it says the nearest and all of them), and for a file that cannot be read, is
+    not TOML, or has an unknown, missing or impossible value (it names the file and the key).
+    """
+    if name_or_path.endswith(".toml"):
+        return _load_file(Path(name_or_path))
+    name = _canonical(name_or_path)
+    document = _read(_SPECS / f"{name}.toml")
+    return _target(_Node(f"{name}.toml", "", document), name)
+
+
+def target_config_text(target: Target) -> str:
+    """Return the text of the ``GpuTargetConfigProto`` with which XLA compiles for ``target`` (GPU only).
+
+    Raises TargetError where the target has none, or its file cannot be read.
+    """
+    if target.xla_target_config is None:
+        raise TargetError(f"target {target.name} has no xla_target_config: there is nothing to compile for it with")
+    # An absolute path, which a user's file has, replaces the directory.
+    path = _CONFIGS / target.xla_target_config
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise TargetError(f"{target.xla_target_config}: cannot read the XLA target config: {_reason(exc)}") from exc
+
+
+def _canonical(name: str) -> str:
+    wanted = name.lower()
+    names = target_names()
+    if wanted in names:
+        return wanted
+    aliases: dict[str, str] = {}
+    for own in names:
+        document = _read(_SPECS / f"{own}.toml")
+        if "aliases" in document:
+            listed = _Node(f"{own}.toml", "", document).child("aliases").items()
+            aliases |= {alias.text(): own for alias in listed}
+    if wanted in aliases:
+        return aliases[wanted]
+    nearest = difflib.get_close_matches(wanted, [*names, *aliases], n=1)
+    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    raise TargetError(f"unknown target {name!r}: {hint}known are {', '.join(names)}, or a path ending in .toml")
+
+
+def _load_file(path: Path) -> Target:
+    document = _read(path)
+    root = _Node(path.name, "", document)
+    base = document.get("base")
+    if base is not None:
+        below = _read(_SPECS / f"{_canonical(root.child('base').text())}.toml")
+        document = {"title": f"{below['title']}, as changed by {path.name}"} | document
+        document = _overlay(below, document)
+        root = _Node(path.name, "", document)
+    if "xla_target_config" in document:
+        config = root.child("xla_target_config").text()
+        if not (_CONFIGS / config).is_file():
+            document["xla_target_config"] = str((path.parent / config).resolve())
+    return _target(root, root.child("name").text() if "name" in document else path.stem)
+
+
+def _overlay(below: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """Return ``below`` with ``over`` laid on it, table by table. A figure (it has a ``value``) is replaced as a whole,
+    else a new number would keep the source of the old one."""
+    merged = dict(below)
+    for key, value in over.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict) and "value" not in old:
+            merged[key] = _overlay(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as exc:
+        raise TargetError(f"{path}: not valid TOML: {exc}") from exc
+    except (OSError, ValueError, RecursionError) as exc:
+        raise TargetError(f"{path}: cannot read this target file: {_reason(exc)}") from exc
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, OSError):
+        return exc.strerror or type(exc).__name__
+    if isinstance(exc, UnicodeDecodeError):
+        return "it is not UTF-8 text"
+    return "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A value of a target file with the way to it, so that every complaint names the file and the key."""
+
+    file: str
+    path: str
+    value: object
+
+    def fail(self, problem: str) -> NoReturn:
+        raise TargetError(f"{self.file}: {self.path}: {problem}" if self.path else f"{self.file}: {problem}")
+
+    def child(self, key: str) -> _Node:
+        assert isinstance(self.value, dict)
+        return _Node(self.file, f"{self.path}.{key}" if self.path else key, self.value[key])
+
+    def keys(self, required: Iterable[str], optional: Iterable[str] = ()) -> set[str]:
+        """Return the keys of this table; fail unless it has the required ones and no others than the optional ones."""
+        if not isinstance(self.value, dict):
+            self.fail(f"expected a table, found {self.value!r}")
+        known = [*required, *optional]
+        for key in self.value:
+            if key not in known:
+                nearest = difflib.get_close_matches(key, known, n=1)
+                self.fail(f"unknown key {key!r}" + (f": did you mean {nearest[0]}?" if nearest else ""))
+        missing = [key for key in required if key not in self.value]
+        if missing:
+            self.fail(f"missing key {missing[0]!r}")
+        return set(self.value)
+
+    def items(self) -> list[_Node]:
+        if not isinstance(self.value, list):
+            self.fail(f"expected an array, found {self.value!r}")
+        return [_Node(self.file, f"{self.path}[{i}]", item) for i, item in enumerate(self.value)]
+
+    def text(self) -> str:
+        if not isinstance(self.value, str) or not self.value.strip() or not self.value.isprintable():
+            self.fail(f"expected one line of text, found {self.value!r}")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            self.fail(f"expected true or false, found {self.value!r}")
+        return self.value
+
+    def number(self, at_most: float = math.inf) -> float:
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            self.fail(f"expected a number, found {self.value!r}")
+        if not 0 < self.value <= sys.float_info.max:
+            self.fail(f"must be above zero and finite, found {self.value!r}")
+        if self.value > at_most:
+            self.fail(f"must be at most {at_most:g}, found {self.value!r}")
+        return float(self.value)
+
+    def count(self) -> int:
+        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 1:
+            self.fail(f"expected a whole number above zero, found {self.value!r}")
+        return self.value
+
+    def figure(self, at_most: float = math.inf) -> Figure:
+        if not isinstance(self.value, dict):
+            return Figure(self.number(at_most), f"given in {self.file}")
+        keys = self.keys(("value", "source"), ("estimate",))
+        estimate = "estimate" in keys and self.child("estimate").flag()
+        return Figure(self.child("value").number(at_most), self.child("source").text(), estimate)
+
+    def range(self) -> Range:
+        if not isinstance(self.value, dict):
+            share = self.number(1.0)
+            return Range(share, share, share, f"given in {self.file}")
+        keys = self.keys(("low", "value", "high", "source"), ("estimate",))
+        low, value, high = (self.child(key).number(1.0) for key in ("low", "value", "high"))
+        if not low <= value <= high:
+            self.fail(f"expected low <= value <= high, found {low:g}, {value:g}, {high:g}")
+        estimate = "estimate" in keys and self.child("estimate").flag()
+        return Range(low, value, high, self.child("source").text(), estimate)
+
+
+def _target(root: _Node, name: str) -> Target:
+    keys = root.keys(_REQUIRED, _OPTIONAL)
+    platform = root.child("platform")
+    if platform.text() not in ("gpu", "tpu"):
+        platform.fail(f"expected gpu or tpu, found {platform.value!r}")
+    levels = root.child("levels").items()
+    if "aliases" in keys:
+        for alias in root.child("aliases").items():
+            alias.text()
+    return Target(
+        name=name,
+        title=root.child("title").text(),
+        platform=platform.text(),
+        peak_flops=_peaks(root.child("peak_flops")),
+        vector_flops=root.child("vector_flops").figure(),
+        hbm_bytes=root.child("hbm_bytes").figure(),
+        hbm_bytes_per_s=root.child("hbm_bytes_per_s").figure(),
+        launch_us=root.child("launch_us").figure(),
+        link=_link(root.child("link")) if "link" in keys else None,
+        levels=tuple(_level(level) for level in levels),
+        matmul_efficiency=root.child("matmul_efficiency").range(),
+        memory_efficiency=root.child("memory_efficiency").range(),
+        xla_target_config=root.child("xla_target_config").text() if "xla_target_config" in keys else None,
+        xla_topology_name=root.child("xla_topology_name").text() if "xla_topology_name" in keys else None,
+        notes=tuple(note.text() for note in root.child("notes").items()) if "notes" in keys else (),
+    )
+
+
+def _peaks(node: _Node) -> dict[str, Figure]:
+    if not isinstance(node.value, dict):
+        node.fail(f"expected a table, found {node.value!r}")
+    for dtype in node.value:
+        if not _DTYPE.fullmatch(dtype):
+            node.fail(f"{dtype!r} is not an XLA dtype such as bf16, f8e4m3fn or s8")
+    if "bf16" not in node.value:
+        node.fail("missing key 'bf16'")
+    return {dtype: node.child(dtype).figure() for dtype in node.value}
+
+
+def _link(node: _Node) -> HostLink:
+    keys = node.keys(_LINK_REQUIRED, _LINK_OPTIONAL)
+    return HostLink(
+        d2h_bytes_per_s=node.child("d2h_bytes_per_s").figure(),
+        h2d_bytes_per_s=node.child("h2d_bytes_per_s").figure(),
+        duplex_factor=node.child("duplex_factor").figure(at_most=1.0),
+        latency_us=node.child("latency_us").figure(),
+        sharers=node.child("sharers").count(),
+        host_bytes_per_s=node.child("host_bytes_per_s").figure() if "host_bytes_per_s" in keys else None,
+        host_memory_bytes=node.child("host_memory_bytes").figure() if "host_memory_bytes" in keys else None,
+        efficiency=node.child("efficiency").range(),
+    )
+
+
+def _level(node: _Node) -> Level:
+    node.keys(("name", "devices", "bytes_per_s", "latency_us"))
+    return Level(
+        name=node.child("name").text(),
+        devices=node.child("devices").count(),
+        bytes_per_s=node.child("bytes_per_s").figure(),
+        latency_us=node.child("latency_us").figure(),
+    )

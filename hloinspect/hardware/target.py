@@ -1,0 +1,80 @@
+"""What a step is judged for: the figures of one accelerator, each with its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number with the place it comes from. ``estimate`` is true where no vendor has published it."""
+
+    value: float
+    source: str
+    estimate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A share known only roughly: ``0 < low <= value <= high <= 1``. The rest is as in :class:`Figure`."""
+
+    low: float
+    value: float
+    high: float
+    source: str
+    estimate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """The link between one device and its host, bytes a second for one device.
+
+    Each direction's rate is that of one device alone. ``duplex_factor`` (0 to 1) scales the rate of each direction
+    while both run. ``latency_us`` is spent on every copy before its bytes move. ``sharers`` devices use one host memory
+    together: ``host_memory_bytes``, ``host_bytes_per_s`` (reads and writes summed); None: not known or not binding.
+    """
+
+    d2h_bytes_per_s: Figure
+    h2d_bytes_per_s: Figure
+    duplex_factor: Figure
+    latency_us: Figure
+    sharers: int
+    host_bytes_per_s: Figure | None
+    host_memory_bytes: Figure | None
+    efficiency: Range  # share of the link's rate that a large copy reaches
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of the interconnect: up to ``devices`` devices exchange ``bytes_per_s`` each, in each direction."""
+
+    name: str
+    devices: int
+    bytes_per_s: Figure
+    latency_us: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The hardware that a step is compiled and judged for; every figure is of one device.
+
+    ``link`` is None where nobody has published one: predictions then need ``--link``. ``peak_flops`` maps an XLA dtype
+    (``bf16``) to dense FLOP/s of the matrix units; ``vector_flops`` is f32 FLOP/s of everything else. ``launch_us`` is
+    spent between two kernels. ``levels`` goes from the nearest (NVLink domain, ICI) to the farthest (network).
+    """
+
+    name: str
+    title: str
+    platform: str  # "gpu" | "tpu"
+    peak_flops: dict[str, Figure]
+    vector_flops: Figure
+    hbm_bytes: Figure
+    hbm_bytes_per_s: Figure
+    launch_us: Figure
+    link: HostLink | None
+    levels: tuple[Level, ...]
+    matmul_efficiency: Range
+    memory_efficiency: Range
+    xla_target_config: str | None  # file in hardware/target_configs, or an absolute path; GPU only
+    xla_topology_name: str | None  # e.g. "v6e:2x2" (smallest topology that compiles), TPU only
+    notes: tuple[str, ...]

@@ -1,0 +1,57 @@
+"""What is this input? The only place that guesses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloinspect.errors import InputError
+
+STEP = "step"
+COMPILED = "compiled"
+DUMP = "dump"
+MODULE = "module"
+
+_MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_OPTIMIZED = re.compile(r".*after_optimizations(?:\.txt|\.hlo_proto\.pb|\.hlo\.pb|\.hlo)(?:\.gz|\.xz|\.zst)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input: ``kind`` is step, compiled (a directory with a manifest), or module (one file, or ``-``)."""
+
+    text: str
+    kind: str
+    path: Path
+
+
+def classify(text: str) -> Input:
+    """Says what an INPUT argument is. Raises InputError, naming what was expected, where it is nothing that is known."""
+    path = Path(text)
+    if text == "-":
+        return Input(text, MODULE, path)
+    if path.is_dir():
+        return _directory(text, path)
+    if path.exists():
+        if path.suffix == ".py":
+            raise InputError(f"{text} is a Python file: name the function that makes the step, such as {text}:step")
+        return Input(text, MODULE, path)
+    if _FILE_STEP.fullmatch(text) or _MODULE_STEP.fullmatch(text):
+        return Input(text, STEP, path)
+    raise InputError(
+        f"{text}: no such file; expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
+        "or a step such as train.py:step"
+    )
+
+
+def _directory(text: str, path: Path) -> Input:
+    if (path / "manifest.json").is_file():
+        return Input(text, COMPILED, path)
+    found = sorted((p for p in path.iterdir() if _OPTIMIZED.fullmatch(p.name)), key=lambda p: p.stat().st_size)
+    if not found:
+        raise InputError(
+            f"{text} holds neither manifest.json (of `hloinspect compile`) nor *after_optimizations.txt (of --xla_dump_to)"
+        )
+    return Input(str(found[-1]), MODULE, found[-1])

@@ -1,0 +1,1 @@
+"""Finds host transfers, pairs round trips."""

@@ -1,0 +1,7 @@
+"""The predicted answer: a module's schedule on a target, with a range and a verdict for every transfer."""
+
+from __future__ import annotations
+
+from hloinspect.predict.prediction import Prediction, TransferPrediction, predict
+
+__all__ = ["Prediction", "TransferPrediction", "predict"]

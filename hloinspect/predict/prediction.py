@@ -1,0 +1,170 @@
+"""From a program and a target to times, verdicts and reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hloinspect.hardware.target import Target
+from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.predict.link import rates_of
+from hloinspect.predict.scenario import Scenario, scenarios
+from hloinspect.predict.schedule import Schedule, schedule_of
+from hloinspect.predict.simulate import Simulation, simulate
+from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
+from hloinspect.verdict import EXPOSED, HIDDEN, SYNCHRONOUS, UNKNOWN, verdict_of
+
+MAX_COUNTERFACTUALS = 64
+"""Transfers for which ``gain if free`` is simulated: those that wait the longest come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferPrediction:
+    """One transfer in a predicted step; picoseconds a step.
+
+    ``low_wait_ps`` and ``high_wait_ps`` span the scenarios. ``robust`` is false where the verdict differs between them.
+    ``needed_link_bytes_per_s`` is the rate at which its window would hide it (None: nothing is in its window, or it
+    hides).
+    ``gain_if_free_ps`` is None where it was not simulated.
+    """
+
+    times: TransferTimes
+    low_wait_ps: int
+    high_wait_ps: int
+    gain_if_free_ps: int | None
+    needed_link_bytes_per_s: float | None
+    queued_behind: int | None
+    verdict: str
+    robust: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A predicted step on one device; picoseconds."""
+
+    target: Target
+    devices: int
+    timeline: Timeline
+    step: StepTimes
+    low_ps: int
+    high_ps: int
+    low_stall_ps: int
+    high_stall_ps: int
+    without_transfers_ps: int
+    ideal_ps: int
+    stall_d2h_ps: int
+    stall_h2d_ps: int
+    transfers: Mapping[int, TransferPrediction]
+    opaque: tuple[str, ...]
+    unsettled: tuple[str, ...]
+
+
+def predict(offload: Offload, target: Target, devices: int, domain: int) -> Prediction:
+    """Predicts the step of a program on ``devices`` devices of a target with a host link.
+
+    ``domain`` devices reach each other over the nearest level of the interconnect. Raises ValueError without a link.
+    """
+    schedule = schedule_of(offload, devices, domain)
+    cases = scenarios(target, devices)
+    runs = [simulate(schedule, target, case) for case in cases]
+    laps = [overlap(run.timeline) for run in runs]
+    central = laps[0]
+    free = overlap(simulate(schedule, target, cases[0], free=None).timeline).step.time_ps
+    gains = _gains(schedule, target, cases[0], offload, central)
+    transfers = {
+        transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id)) for transfer in offload.transfers
+    }
+    waits = {number: times.wait_ps for number, times in central.transfers.items()}
+    by_direction = {d: sum(waits.get(t.id, 0) for t in offload.transfers if t.direction == d) for d in (D2H, H2D)}
+    return Prediction(
+        target=target,
+        devices=devices,
+        timeline=runs[0].timeline,
+        step=central.step,
+        low_ps=min(lap.step.time_ps for lap in laps),
+        high_ps=max(lap.step.time_ps for lap in laps),
+        low_stall_ps=min(lap.step.stall_ps for lap in laps),
+        high_stall_ps=max(lap.step.stall_ps for lap in laps),
+        without_transfers_ps=free,
+        ideal_ps=_ideal(free, offload, target, cases[0]),
+        stall_d2h_ps=by_direction[D2H],
+        stall_h2d_ps=by_direction[H2D],
+        transfers=transfers,
+        opaque=schedule.opaque,
+        unsettled=runs[0].unsettled,
+    )
+
+
+def _ideal(free_ps: int, offload: Offload, target: Target, scenario: Scenario) -> int:
+    """The step with perfect overlap: compute, each direction of the link and the host's memory, whichever is
+    longest."""
+    assert target.link is not None
+    rates = rates_of(target.link, scenario)
+    times = [float(free_ps)]
+    times += [offload.bytes_per_step(direction) / rates.alone[direction] for direction in (D2H, H2D)]
+    if target.link.host_bytes_per_s is not None:
+        moved = offload.bytes_per_step(D2H) + offload.bytes_per_step(H2D)
+        times.append(moved * scenario.sharers / target.link.host_bytes_per_s.value * 1e12)
+    return round(max(times))
+
+
+def _gains(
+    schedule: Schedule, target: Target, scenario: Scenario, offload: Offload, central: Overlap
+) -> dict[int, int]:
+    """For each transfer the time by which the step would be shorter if that one took none."""
+    waits = {number: times.wait_ps for number, times in central.transfers.items()}
+    order = sorted((t.id for t in offload.transfers), key=lambda number: -waits.get(number, 0))
+    gains = {}
+    for number in order[:MAX_COUNTERFACTUALS]:
+        without = simulate(schedule, target, scenario, free=frozenset({number}))
+        gains[number] = max(0, central.step.time_ps - overlap(without.timeline).step.time_ps)
+    return gains
+
+
+def _verdict(transfer: Transfer, times: TransferTimes) -> str:
+    if not transfer.asynchronous:
+        return SYNCHRONOUS
+    if transfer.done is None:
+        return UNKNOWN
+    return verdict_of(times.duration_ps, times.cover_ps)
+
+
+def _transfer(transfer: Transfer, laps: list[Overlap], central: Simulation, gain: int | None) -> TransferPrediction:
+    nothing = TransferTimes()
+    cases = [lap.transfers.get(transfer.id, nothing) for lap in laps]
+    times = cases[0]
+    verdict = _verdict(transfer, times)
+    needed = None
+    if verdict not in (HIDDEN, SYNCHRONOUS, UNKNOWN) and times.cover_ps > 0:
+        needed = transfer.bytes_per_step / (times.cover_ps / 1e12)
+    behind = central.queued_behind.get(transfer.id)
+    return TransferPrediction(
+        times=times,
+        low_wait_ps=min(case.wait_ps for case in cases),
+        high_wait_ps=max(case.wait_ps for case in cases),
+        gain_if_free_ps=gain,
+        needed_link_bytes_per_s=needed,
+        queued_behind=behind,
+        verdict=verdict,
+        robust=all(_verdict(transfer, case) == verdict for case in cases),
+        reason=_reason(transfer, verdict, times, behind),
+    )
+
+
+def _reason(transfer: Transfer, verdict: str, times: TransferTimes, behind: int | None) -> str:
+    """In one line, why the verdict is what it is."""
+    if transfer.executions == 0:
+        return "its loop makes no turn"
+    takes = times.duration_ps / transfer.executions / 1e9
+    cover = times.cover_ps / transfer.executions / 1e9
+    if verdict == UNKNOWN:
+        return "no done was found for its start, so nothing tells when it is waited for"
+    if verdict == SYNCHRONOUS:
+        return f"it has no start and done: the main stream does nothing else for {takes:.3g} ms each time"
+    if verdict == HIDDEN:
+        return "compute or collectives cover it"
+    queue = f", and it queues behind transfer {behind}" if behind is not None else ""
+    if verdict == EXPOSED:
+        return f"it is waited for at once: {cover:.2g} ms of work in its window for a copy of {takes:.3g} ms{queue}"
+    return f"its window holds {cover:.3g} ms of work for a copy of {takes:.3g} ms{queue}"

@@ -1,0 +1,1 @@
+"""The report's schema and one file a format."""

@@ -1,0 +1,167 @@
+"""Puts a report together from what was found and predicted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from hloinspect import __version__
+from hloinspect.hardware.target import Target
+from hloinspect.hlo.model import Module
+from hloinspect.offload.source import Source
+from hloinspect.offload.transfers import Offload, Transfer
+from hloinspect.predict.prediction import Prediction, TransferPrediction
+from hloinspect.report.schema import (
+    SCHEMA,
+    Exposed,
+    HostCopyInfo,
+    HostValueInfo,
+    InputInfo,
+    LinkInfo,
+    MemoryInfo,
+    ModuleInfo,
+    PredictedStep,
+    PredictedTransfer,
+    ProgramInfo,
+    Report,
+    SourceInfo,
+    StepInfo,
+    TargetInfo,
+    TensorInfo,
+    TransferInfo,
+    Unknown,
+)
+from hloinspect.verdict import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+
+_MS = 1e9  # picoseconds
+
+
+def build_report(
+    source: InputInfo,
+    offload: Offload,
+    program: ProgramInfo,
+    target: Target | None,
+    devices: int,
+    prediction: Prediction | None,
+    memory: MemoryInfo,
+    limits: Sequence[str],
+    unknown: Sequence[Unknown],
+) -> Report:
+    """The report on one module; ``prediction`` is None where there is no target or no schedule to go by."""
+    return Report(
+        schema=SCHEMA,
+        hloinspect=__version__,
+        input=source,
+        module=module_info(offload.program.module),
+        program=program,
+        target=target_info(target, devices) if target else None,
+        thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
+        step=StepInfo(predicted=predicted_step(prediction) if prediction else None),
+        memory=memory,
+        transfers=tuple(
+            transfer_info(transfer, prediction.transfers.get(transfer.id) if prediction else None)
+            for transfer in offload.transfers
+        ),
+        host_values=tuple(HostValueInfo(value.kind, value.name, value.bytes) for value in offload.host_values),
+        host_copies=tuple(
+            HostCopyInfo(copy.instruction, copy.computation, copy.mechanism, copy.bytes, copy.executions)
+            for copy in offload.host_copies
+        ),
+        limits=tuple(limits),
+        unknown=tuple(unknown),
+    )
+
+
+def module_info(module: Module) -> ModuleInfo:
+    """Name, platform and two hashes that do not depend on the names of instructions."""
+    schedule, kinds = hashlib.sha256(), []
+    for index, computation in enumerate(module.computations.values()):
+        for instruction in computation:
+            line = f"{index} {instruction.opcode}"
+            schedule.update(line.encode("utf-8", "replace"))
+            kinds.append(instruction.opcode)
+    fingerprint = hashlib.sha256("\n".join(sorted(kinds)).encode("utf-8", "replace"))
+    return ModuleInfo(
+        name=module.name,
+        platform=module.platform or "unknown",
+        fingerprint=fingerprint.hexdigest()[:16],
+        schedule_hash=schedule.hexdigest()[:16],
+        instructions=module.instruction_count,
+    )
+
+
+def target_info(target: Target, devices: int) -> TargetInfo:
+    """The target's name and link in the report's units."""
+    link = target.link
+    if link is None:
+        return TargetInfo(target.name, devices, None)
+    rates = LinkInfo(link.d2h_bytes_per_s.value / 1e9, link.h2d_bytes_per_s.value / 1e9, link.duplex_factor.value)
+    return TargetInfo(target.name, devices, rates)
+
+
+def predicted_step(prediction: Prediction) -> PredictedStep:
+    """The predicted step in milliseconds."""
+    step = prediction.step
+    return PredictedStep(
+        time_ms=step.time_ps / _MS,
+        low_ms=prediction.low_ps / _MS,
+        high_ms=prediction.high_ps / _MS,
+        compute_ms=step.compute_ps / _MS,
+        collective_exposed_ms=step.collective_exposed_ps / _MS,
+        exposed_ms=Exposed(step.exposed_d2h_ps / _MS, step.exposed_h2d_ps / _MS, step.exposed_ps / _MS),
+        stall_ms=step.stall_ps / _MS,
+        stall_low_ms=prediction.low_stall_ps / _MS,
+        stall_high_ms=prediction.high_stall_ps / _MS,
+        stall_d2h_ms=prediction.stall_d2h_ps / _MS,
+        stall_h2d_ms=prediction.stall_h2d_ps / _MS,
+        without_transfers_ms=prediction.without_transfers_ps / _MS,
+        ideal_ms=prediction.ideal_ps / _MS,
+        busy_d2h_ms=step.busy_d2h_ps / _MS,
+        busy_h2d_ms=step.busy_h2d_ps / _MS,
+    )
+
+
+def _source(source: Source | None) -> SourceInfo | None:
+    return SourceInfo(source.file, source.line, source.function or None) if source else None
+
+
+def transfer_info(transfer: Transfer, found: TransferPrediction | None) -> TransferInfo:
+    """One transfer; without a prediction its verdict is unknown."""
+    return TransferInfo(
+        id=transfer.id,
+        direction=transfer.direction,
+        mechanism=transfer.mechanism,
+        asynchronous=transfer.asynchronous,
+        bytes=transfer.bytes,
+        executions=transfer.executions,
+        bytes_per_step=transfer.bytes_per_step,
+        tensor=TensorInfo(transfer.tensor.dtype, transfer.tensor.shape, transfer.tensor.name or None),
+        start=transfer.start,
+        done=transfer.done,
+        computation=transfer.computation,
+        loop_depth=transfer.loop_depth,
+        source=_source(transfer.source),
+        round_trip=transfer.round_trip,
+        queued_behind=found.queued_behind if found else None,
+        verdict=found.verdict if found else UNKNOWN,
+        robust=found.robust if found else None,
+        reason=found.reason if found else "there is no prediction to judge it by",
+        predicted=_predicted(transfer, found) if found else None,
+    )
+
+
+def _predicted(transfer: Transfer, found: TransferPrediction) -> PredictedTransfer:
+    times = found.times
+    needed = found.needed_link_bytes_per_s
+    gain = found.gain_if_free_ps
+    return PredictedTransfer(
+        duration_each_ms=times.duration_ps / max(transfer.executions, 1) / _MS,
+        duration_ms=times.duration_ps / _MS,
+        cover_ms=times.cover_ps / _MS,
+        exposed_ms=times.exposed_ps / _MS,
+        wait_ms=times.wait_ps / _MS,
+        gain_if_free_ms=None if gain is None else gain / _MS,
+        low_ms=found.low_wait_ps / _MS,
+        high_ms=found.high_wait_ps / _MS,
+        needed_link_gbps=None if needed is None else needed / 1e9,
+    )

@@ -1,0 +1,225 @@
+"""``hloinspect.report/1``: what every command says, as data. Text and JSON are made from it alone.
+
+Times are milliseconds a step unless a name says ``each``; ``bytes`` are those of one execution. A field that could not be
+determined is None, and ``unknown`` says why and what would settle it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+SCHEMA = "hloinspect.report/1"
+
+
+@dataclass(frozen=True, slots=True)
+class InputInfo:
+    """What was read; ``kind`` is step, text, proto or compiled (a directory that ``hloinspect compile`` wrote)."""
+
+    path: str
+    kind: str
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleInfo:
+    """The module. ``schedule_hash`` changes with the order of instructions, ``fingerprint`` with their kinds and shapes."""
+
+    name: str
+    platform: str
+    fingerprint: str
+    schedule_hash: str
+    instructions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """How the module was made, where that is known."""
+
+    jax: str | None = None
+    jaxlib: str | None = None
+    flags: tuple[str, ...] | None = None
+    topology: str | None = None
+    autotuned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkInfo:
+    """The host link's rates in GB/s (1e9 bytes a second), each direction alone, and what is left of them with both on."""
+
+    d2h_gbps: float
+    h2d_gbps: float
+    duplex_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """The hardware that the prediction is for."""
+
+    name: str
+    devices: int
+    link: LinkInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Exposed time by direction; the total is a union, so it can be less than the sum."""
+
+    d2h: float
+    h2d: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """The step by the model, with the range over its scenarios."""
+
+    time_ms: float
+    low_ms: float
+    high_ms: float
+    compute_ms: float
+    collective_exposed_ms: float
+    exposed_ms: Exposed
+    stall_ms: float
+    stall_low_ms: float
+    stall_high_ms: float
+    stall_d2h_ms: float
+    stall_h2d_ms: float
+    without_transfers_ms: float
+    ideal_ms: float
+    busy_d2h_ms: float
+    busy_h2d_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """The step from a trace (filled by the measuring commands)."""
+
+    time_ms: float
+    stall_ms: float
+    idle_ms: float
+    host_bound_ms: float
+    steps_analyzed: int
+    steps_set_aside: tuple[dict[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    predicted: PredictedStep | None = None
+    measured: MeasuredStep | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """Bytes on one device and in its host memory; ``source`` is artifacts (XLA's own figures) or estimated."""
+
+    device_bytes: int | None
+    host_bytes: int | None
+    device_limit_bytes: int | None
+    host_limit_bytes: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    dtype: str
+    shape: tuple[int, ...]
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    file: str
+    line: int
+    function: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedTransfer:
+    """One transfer by the model. ``low_ms`` and ``high_ms`` are the range of ``wait_ms``."""
+
+    duration_each_ms: float
+    duration_ms: float
+    cover_ms: float
+    exposed_ms: float
+    wait_ms: float
+    gain_if_free_ms: float | None
+    low_ms: float
+    high_ms: float
+    needed_link_gbps: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferInfo:
+    """One host transfer of the module."""
+
+    id: int
+    direction: str
+    mechanism: str
+    asynchronous: bool
+    bytes: int
+    executions: int
+    bytes_per_step: int
+    tensor: TensorInfo
+    start: str
+    done: str | None
+    computation: str
+    loop_depth: int
+    source: SourceInfo | None
+    round_trip: int | None
+    queued_behind: int | None
+    verdict: str
+    robust: bool | None
+    reason: str
+    predicted: PredictedTransfer | None
+    measured: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostValueInfo:
+    """An argument or a result of the step that lives in host memory."""
+
+    kind: str
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopyInfo:
+    """An instruction that reads and writes host memory."""
+
+    instruction: str
+    computation: str
+    mechanism: str
+    bytes: int
+    executions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What could not be told: why, and what would tell. ``affects`` is time or memory."""
+
+    reason: str
+    remedy: str
+    affects: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole answer for one input."""
+
+    schema: str
+    hloinspect: str
+    input: InputInfo
+    module: ModuleInfo
+    program: ProgramInfo
+    target: TargetInfo | None
+    thresholds: dict[str, float]
+    step: StepInfo
+    memory: MemoryInfo
+    transfers: tuple[TransferInfo, ...]
+    host_values: tuple[HostValueInfo, ...]
+    host_copies: tuple[HostCopyInfo, ...]
+    findings: tuple[dict[str, object], ...] = ()
+    devices: tuple[dict[str, object], ...] = ()
+    limits: tuple[str, ...] = ()
+    unknown: tuple[Unknown, ...] = field(default=())

@@ -1,0 +1,226 @@
+"""A report for a terminal: the first screen answers the question. Styled with ANSI codes that the writer takes out again
+where no colour is wanted."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+
+import click
+
+from hloinspect.report.schema import PredictedStep, Report, TransferInfo
+from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
+
+_COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_BARE = str.maketrans({chr(code): "?" for code in (*range(32), 127)})
+MAX_ROWS = 40
+"""Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
+
+
+def clean(text: str) -> str:
+    """Text from a module with control characters made harmless: names in HLO may hold anything."""
+    return text.translate(_BARE)
+
+
+def bytes_text(size: int) -> str:
+    """``512 MiB``: a size with three digits and a binary unit."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_BYTE_UNITS[unit]}" if value >= 100 or unit == 0 else f"{value:.3g} {_BYTE_UNITS[unit]}"
+
+
+def time_text(milliseconds: float) -> str:
+    """``2.40 ms``, ``75.3 ms``, ``1.4 us``, ``14.83 s``: three digits or so."""
+    if milliseconds >= 10_000:
+        return f"{milliseconds / 1e3:.2f} s"
+    if milliseconds >= 100:
+        return f"{milliseconds:.0f} ms"
+    if milliseconds >= 0.1:
+        return f"{milliseconds:.3g} ms"
+    return f"{milliseconds * 1e3:.3g} us" if milliseconds > 0 else "0 ms"
+
+
+def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
+    """The report in at most ``width`` columns where names allow it."""
+    lines = [*_head(report), "", *_step(report)]
+    if report.transfers:
+        lines += ["", *_table(report, width, show_all)]
+    lines += ["", *_memory(report), *_reasons(report, width), *_notes(report, width)]
+    return "\n".join(lines)
+
+
+def _head(report: Report) -> list[str]:
+    module, program = report.module, report.program
+    made = f"   {module.instructions:,} instructions"
+    line = click.style(clean(module.name), bold=True)
+    if report.target:
+        line += f"   for {report.target.devices} x {report.target.name}"
+    if program.jax:
+        line += f", compiled without a device by jax {program.jax}"
+    return [line + made]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
+
+
+def _step(report: Report) -> list[str]:
+    step = report.step.predicted
+    if step is None:
+        return [click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
+    if not report.transfers:
+        lines = ["no host transfers: nothing in this module moves between device and host memory"]
+        return [*lines, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
+    stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
+    color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
+    busy = f"the link is busy {_share(step.busy_d2h_ms, step.time_ms)} d2h, {_share(step.busy_h2d_ms, step.time_ms)} h2d"
+    collectives = (
+        f"   collectives alone {time_text(step.collective_exposed_ms)}" if step.collective_exposed_ms > 0 else ""
+    )
+    return [
+        f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})"
+        f"   compute {time_text(step.compute_ms)}{collectives}   {click.style(stall, fg=color)}",
+        f"               {time_text(step.without_transfers_ms)} with free transfers, {time_text(step.ideal_ms)} with "
+        f"perfect overlap; {busy}",
+    ]
+
+
+def _range(step: PredictedStep) -> str:
+    return f"{time_text(step.low_ms)} to {time_text(step.high_ms)}"
+
+
+def _tensor(transfer: TransferInfo) -> str:
+    tensor = transfer.tensor
+    shape = f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+    name = clean(tensor.name) if tensor.name else ""
+    if transfer.direction == "h2d" and transfer.round_trip is not None:
+        return f"{name or shape} (back from {transfer.round_trip})"
+    return f"{name} {shape}" if name else shape
+
+
+def _where(transfer: TransferInfo) -> str:
+    source = transfer.source
+    if source is None:
+        return clean(transfer.computation)
+    function = clean(source.function or "").rpartition(".")[2]
+    place = f"{clean(os.path.basename(source.file))}:{source.line}"
+    return f"{place} in {function}" if function and function != "<module>" else place
+
+
+def _row(transfer: TransferInfo) -> list[str]:
+    found = transfer.predicted
+    covered = "" if found is None else _share(found.cover_ms, found.duration_ms)
+    mark = "" if transfer.robust in (True, None) else "?"
+    kind = {"dma": "", "kernel": " kernel", "unknown": " copy or kernel"}.get(transfer.mechanism, f" {transfer.mechanism}")
+    return [
+        f"{transfer.direction} {transfer.id:>3}",
+        _tensor(transfer) + kind,
+        bytes_text(transfer.bytes),
+        f"x{transfer.executions}",
+        "" if found is None else time_text(found.duration_each_ms),
+        covered,
+        "" if found is None else time_text(found.wait_ms),
+        transfer.verdict + mark,
+        _where(transfer),
+    ]
+
+
+_HEADER = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verdict", "where"]
+_RIGHT = {2, 3, 4, 5, 6}
+
+
+def _table(report: Report, width: int, show_all: bool) -> list[str]:
+    shown = report.transfers if show_all else _most_telling(report.transfers)
+    rows = [_HEADER, *(_row(transfer) for transfer in shown)]
+    longest = max(24, width - 70)
+    for row in rows[1:]:
+        if len(row[1]) > longest:
+            row[1] = row[1][: longest - 1] + "\u2026"
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = []
+    for number, row in enumerate(rows):
+        cells = [
+            cell.rjust(widths[column]) if column in _RIGHT else cell.ljust(widths[column])
+            for column, cell in enumerate(row)
+        ]
+        if number == 0:
+            lines.append(click.style(" " + "  ".join(cells).rstrip(), bold=True))
+            continue
+        verdict = row[7].rstrip("?")
+        cells[7] = click.style(cells[7], fg=_COLORS.get(verdict))
+        lines.append(" " + "  ".join(cells).rstrip())
+    if any(row[7].endswith("?") for row in rows):
+        lines.append(" ? the verdict changes within the range of the prediction")
+    if len(shown) < len(report.transfers):
+        lines.append(f" {_rest(report, len(shown))}")
+    return lines
+
+
+def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
+    """All, in schedule order; of a long list those that wait the longest."""
+    if len(transfers) <= MAX_ROWS:
+        return transfers
+    ordered = sorted(transfers, key=lambda t: (-(t.predicted.wait_ms if t.predicted else 0.0), t.id))
+    return tuple(sorted(ordered[: MAX_ROWS // 2], key=lambda t: t.id))
+
+
+def _rest(report: Report, shown: int) -> str:
+    counts: dict[str, int] = {}
+    for transfer in report.transfers:
+        counts[transfer.verdict] = counts.get(transfer.verdict, 0) + 1
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    return f"the {shown} that wait the longest, of {len(report.transfers)} ({summary}); --all shows them all"
+
+
+def _memory(report: Report) -> list[str]:
+    memory = report.memory
+    sent = sum(t.bytes_per_step for t in report.transfers if t.direction == "d2h")
+    back = sum(t.bytes_per_step for t in report.transfers if t.direction == "h2d")
+    parts = []
+    if memory.device_bytes is not None:
+        limit = f" of {bytes_text(memory.device_limit_bytes)}" if memory.device_limit_bytes else ""
+        parts.append(f"device {bytes_text(memory.device_bytes)}{limit}")
+    if memory.host_bytes is not None:
+        parts.append(f"pinned host {bytes_text(memory.host_bytes)}")
+    parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
+    lines = [" memory    " + "   ".join(parts)]
+    for kind in ("parameter", "result"):
+        values = [value for value in report.host_values if value.kind == kind]
+        if values:
+            total = bytes_text(sum(value.bytes for value in values))
+            lines.append(f"           {len(values)} {kind}s live in host memory ({total})")
+    for copy in report.host_copies[:4]:
+        size = bytes_text(copy.bytes)
+        lines.append(
+            f"           {clean(copy.instruction)} reads and writes host memory ({copy.mechanism}, {size} x{copy.executions})"
+        )
+    return lines
+
+
+def _reasons(report: Report, width: int) -> list[str]:
+    """Why, for the transfers that cost the most."""
+    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted]
+    waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
+    lines: list[str] = []
+    for transfer in waiting[:3]:
+        found = transfer.predicted
+        assert found is not None
+        needed = f"; a link of {found.needed_link_gbps:.0f} GB/s would hide it" if found.needed_link_gbps else ""
+        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {transfer.reason}{needed}."
+        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    return ["", *lines] if lines else []
+
+
+def _notes(report: Report, width: int) -> list[str]:
+    lines: list[str] = []
+    for unknown in report.unknown:
+        if unknown.affects == "memory" and report.step.predicted is not None:
+            continue
+        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
+        wrapped = textwrap.wrap(text, width, subsequent_indent="   ")
+        lines += [click.style(line, fg="magenta") for line in wrapped]
+    for limit in report.limits:
+        lines += textwrap.wrap(f"limit: {clean(limit)}", width, subsequent_indent="   ")
+    return ["", *lines] if lines else []
