@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from hloinspect.compile import CompileResult, Manifest
 
 LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
-LIMIT_TPU = "of the TPU model only queueing and links have been held against a trace, compute has not (docs/accuracy.md)"
+LIMIT_TPU = (
+    "of the TPU model only queueing and links have been held against a trace, compute has not (docs/accuracy.md)"
+)
 LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
 NOT_SCHEDULED = Unknown(
     "the module is not scheduled, so nothing tells what runs beside a transfer",
@@ -57,7 +59,8 @@ def inspect(
 ) -> Inspection:
     """The static answer for a step, a module or a compiled directory.
 
-    ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep`` where that
+    ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
+    where that
     is given). Without a target the transfers are listed and their verdicts are unknown. Raises HloInspectError.
     """
     found = classify(source)
@@ -148,59 +151,52 @@ def _inspect_module(
         names = [OffloadedName(n.name, n.dtype, n.shape, n.line, n.column) for n in manifest.offload_names]
         offload = with_names(offload, names)
     count = devices or device_count(module)
-    unknown = list(_unknown(module, offload, target))
+    unknown = list(_uncounted(offload))
     prediction = None
-    if target is not None and target.link is not None and NOT_SCHEDULED not in unknown:
+    if obstacle := _obstacle(module, target):
+        unknown.insert(0, obstacle)
+    elif target is not None:
         prediction = predict(offload, target, count, _domain(target, topology))
     memory, about_memory = _memory(manifest, target)
     limits = _limits(module, manifest, prediction)
-    report = build_report(
-        info, offload, program, target, count, prediction, memory, limits, [*unknown, *about_memory]
-    )
+    report = build_report(info, offload, program, target, count, prediction, memory, limits, [*unknown, *about_memory])
     return Inspection(report, offload, prediction)
 
 
 def _domain(target: Target, topology: str | None) -> int:
-    """Devices in one domain of the interconnect: hosts x devices of a topology ``PxHxD``, else the target's own figure."""
+    """Devices in one domain of the interconnect: hosts x devices of a topology ``PxHxD``, else the target's own
+    figure."""
     parts = (topology or "").lower().split("x")
     if len(parts) == 3 and all(part.isdecimal() and 0 < len(part) < 7 for part in parts):
         return max(1, int(parts[1]) * int(parts[2]))
     return max(1, target.levels[0].devices) if target.levels else 1
 
 
-def _unknown(module: Module, offload: Offload, target: Target | None) -> Sequence[Unknown]:
-    found = []
-    if not module.is_scheduled:
-        found.append(NOT_SCHEDULED)
+def _obstacle(module: Module, target: Target | None) -> Unknown | None:
+    """What stands in the way of any prediction, or None."""
     if target is None:
-        found.append(
-            Unknown(
-                "no target was given, so there is no time to compare a transfer with",
-                "--target gb200 (see `hloinspect targets`)",
-                "time",
-            )
+        reason = "no target was given, so there is no time to compare a transfer with"
+        return Unknown(reason, "--target gb200 (see `hloinspect targets`)", "time")
+    if target.link is None:
+        reason = f"no host link is published for {target.name}"
+        return Unknown(reason, "--link 55GB/s, as measured on your machine", "time")
+    if module.platform and module.platform != target.platform:
+        reason = (
+            f"the module was compiled for a {module.platform.upper()}; {target.name} is a {target.platform.upper()}"
         )
-    elif target.link is None:
-        found.append(
-            Unknown(f"no host link is published for {target.name}", "--link 55GB/s, as measured on your machine", "time")
+        return Unknown(reason, "compile the step for this target, or name the module's own", "time")
+    return None if module.is_scheduled else NOT_SCHEDULED
+
+
+def _uncounted(offload: Offload) -> Sequence[Unknown]:
+    return [
+        Unknown(
+            f"how often the loop {loop} turns cannot be read from the module; it was counted as one turn",
+            "make the trip count static, or measure a run",
+            "time",
         )
-    elif module.platform and module.platform != target.platform:
-        found.append(
-            Unknown(
-                f"the module was compiled for a {module.platform.upper()}, and {target.name} is a {target.platform.upper()}",
-                "compile the step for this target, or name the module's own",
-                "time",
-            )
-        )
-    for loop in offload.program.unknown_trip_counts:
-        found.append(
-            Unknown(
-                f"how often the loop {loop} turns cannot be read from the module; it was counted as one turn",
-                "make the trip count static, or measure a run",
-                "time",
-            )
-        )
-    return found
+        for loop in offload.program.unknown_trip_counts
+    ]
 
 
 def _limits(module: Module, manifest: Manifest | None, prediction: Prediction | None) -> Sequence[str]:
@@ -217,8 +213,8 @@ def _limits(module: Module, manifest: Manifest | None, prediction: Prediction | 
 
 
 def _memory(manifest: Manifest | None, target: Target | None) -> tuple[MemoryInfo, Sequence[Unknown]]:
-    """Device memory = arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak counts
-    host memory and is not used)."""
+    """Device memory = arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak
+    counts host memory and is not used)."""
     limit = int(target.hbm_bytes.value) if target else None
     host_limit = None
     if target is not None and target.link is not None and target.link.host_memory_bytes is not None:
@@ -235,8 +231,6 @@ def _memory(manifest: Manifest | None, target: Target | None) -> tuple[MemoryInf
         return sum(sizes) - kept.get(f"{prefix}alias_size_in_bytes", 0)
 
     return MemoryInfo(total(""), total("host_"), limit, host_limit, "artifacts"), []
-
-
 
 
 def check(report: Report, budgets: Sequence[str]) -> tuple[BudgetResult, ...]:

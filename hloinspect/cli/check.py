@@ -50,8 +50,8 @@ def command(
 ) -> int:
     """Fail when host transfers cost a step more than its budget.
 
-    INPUT is what `hloinspect inspect` takes. Times are predicted. What cannot be told is a failure of its own (exit code 3),
-    never a pass.
+    INPUT is what `hloinspect inspect` takes. Times are predicted. What cannot be told is a failure of its own (exit
+    code 3), never a pass.
     """
     from hloinspect.api import check, inspect
     from hloinspect.gate.budget import OVER, parse_budget
@@ -108,9 +108,8 @@ def _text(results: Sequence[tuple[Report, Sequence[BudgetResult]]]) -> str:
             line = f"{click.style(label, fg=color, bold=True)}  {clean(report.input.path)}  {result.budget.text}"
             if result.value_ms is not None and result.value is not None and result.limit_ms is not None:
                 share = f" = {result.value:.2f} %" if result.budget.unit == "%" else ""
-                line += (
-                    f"  {result.kind} {time_text(result.value_ms)}{share} of at most {time_text(result.limit_ms)} a step"
-                )
+                value, limit = time_text(result.value_ms), time_text(result.limit_ms)
+                line += f"  {result.kind} {value}{share} of at most {limit} a step"
             lines.append(f"{line}  ({clean(result.reason)})")
         if any(result.status == "over" for result in verdicts):
             lines += _culprits(report)

@@ -29,10 +29,16 @@ Examples:
 @click.option("--target", "target_name", required=True, help="Hardware to compile for: a name or a TOML file.")
 @click.option("--devices", type=int, help="How many devices. Default: 1.")
 @click.option("--topology", help="GPU: NVLink domains x hosts x devices per host, e.g. 2x16x4. TPU: e.g. v6e:4x4.")
-@click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="An XLA flag, name=value. May be repeated.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Directory for the files. Default: <function>-<target>.")
+@click.option(
+    "--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="An XLA flag, name=value. May be repeated."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Directory for the files. Default: <function>-<target>."
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True, help="Seconds."
+)
 @click.option("-v", "--verbose", is_flag=True, help="When it fails, print the whole traceback too.")
 def command(
     step: str,
@@ -47,8 +53,8 @@ def command(
 ) -> None:
     """Compile STEP (file.py:function or package.module:function) for a target that is not there.
 
-    Writes the optimized module as text and proto, the StableHLO, the thunk sequence (GPU) and a manifest.json with versions,
-    memory and times. The manifest is written last: without it a directory is not a result.
+    Writes the optimized module as text and proto, the StableHLO, the thunk sequence (GPU) and a manifest.json with
+    versions, memory and times. The manifest is written last: without it a directory is not a result.
     """
     from hloinspect.compile import compile_step
     from hloinspect.errors import CompileError

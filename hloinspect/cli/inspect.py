@@ -25,7 +25,9 @@ EXIT_UNKNOWN = 3
 @click.command("inspect", epilog=EPILOG)
 @click.argument("input", metavar="INPUT")
 @judging_options
-@click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR.")
+@click.option(
+    "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR."
+)
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer of a long list.")
 @output_options
 def command(

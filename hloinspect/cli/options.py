@@ -16,11 +16,27 @@ def judging_options(function: Decorated) -> Decorated:
     """``--target --link --devices --topology --xla-flag``: what a step is compiled and judged for."""
     for option in reversed(
         (
-            click.option("--target", metavar="NAME", help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file."),
-            click.option("--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s."),
-            click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on."),
-            click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."),
-            click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for compiling a step; repeatable."),
+            click.option(
+                "--target",
+                metavar="NAME",
+                help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file.",
+            ),
+            click.option(
+                "--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s."
+            ),
+            click.option(
+                "--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on."
+            ),
+            click.option(
+                "--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+            ),
+            click.option(
+                "--xla-flag",
+                "xla_flags",
+                multiple=True,
+                metavar="FLAG",
+                help="XLA flag for compiling a step; repeatable.",
+            ),
         )
     ):
         function = option(function)

@@ -168,12 +168,16 @@ def _gpu_topology(job: Job) -> Any:
             name = target_config.unknown_field(log())
             shorter = target_config.without_field(text, name) if name else text
             if shorter == text:
-                raise ChildError(f"this jaxlib does not take the target's configuration: {_first_line(error)} {log()}") from error
+                raise ChildError(
+                    f"this jaxlib does not take the target's configuration: {_first_line(error)} {log()}"
+                ) from error
             text = shorter
             dropped.append(name)
             continue
         if dropped:
-            job.notes.append(f"target configuration without the fields that this jaxlib does not know: {', '.join(dropped)}")
+            job.notes.append(
+                f"target configuration without the fields that this jaxlib does not know: {', '.join(dropped)}"
+            )
         return topology
 
 
@@ -242,7 +246,9 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
         jaxpr, _ = job.jaxprs[id(lowered)]
         job.offload_names = names.offload_names(jaxpr)
     except Exception as error:  # names are a help, not the result
-        job.notes.append(f"checkpoint names of offloaded values could not be read: {type(error).__name__}: {_first_line(error)}")
+        job.notes.append(
+            f"checkpoint names of offloaded values could not be read: {type(error).__name__}: {_first_line(error)}"
+        )
 
 
 # --- compiling and writing ---------------------------------------------------------------------------------------------------
@@ -281,7 +287,10 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         job.notes.append(result.NOTE_NO_AUTOTUNING)
     return {
         "schema": result.SCHEMA,
-        **{key: request[key] for key in ("step", "target", "platform", "devices", "topology", "xla_flags", "compiler_options")},
+        **{
+            key: request[key]
+            for key in ("step", "target", "platform", "devices", "topology", "xla_flags", "compiler_options")
+        },
         "module_name": module_name,
         "module_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "versions": {
@@ -293,7 +302,8 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         },
         "memory": _memory(compiled),
         "seconds": job.seconds,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
         "offload_names": job.offload_names,
         "notes": [*request["notes"], *job.notes],
     }
@@ -330,8 +340,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return text.strip().partition("\n")[0]
 
 
 def _user_frame(error: BaseException) -> str | None:

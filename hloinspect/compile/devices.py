@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+
 class UnknownJaxError(Exception):
     """This JAX is not laid out as the versions that hloinspect knows."""
 
@@ -62,7 +63,9 @@ def _private(module: str, name: str) -> Any:
     try:
         return getattr(_module(module), name)
     except (AttributeError, ImportError):
-        raise UnknownJaxError(f"jax {jax.__version__} has no jax._src.{module}.{name}: hloinspect does not know this version") from None
+        raise UnknownJaxError(
+            f"jax {jax.__version__} has no jax._src.{module}.{name}: hloinspect does not know this version"
+        ) from None
 
 
 def _replace_everywhere(old: Any, new: Any) -> None:
@@ -161,7 +164,12 @@ def _make_jitted_calls_abstract() -> None:
         shardings = (*in_shardings, *out_shardings, *(getattr(arg, "sharding", None) for arg in args))
         if any(isinstance(arg, jax.ShapeDtypeStruct) for arg in args) or any(on_target(s) for s in shardings):
             results = [_shape_of(aval, s) for aval, s in zip(jaxpr.out_avals, out_shardings, strict=True)]
-            return results, None, None, []  # (results, executable, profiler, constants); no executable: no C++ fast path
+            return (
+                results,
+                None,
+                None,
+                [],
+            )  # (results, executable, profiler, constants); no executable: no C++ fast path
         return call(*args, jaxpr=jaxpr, in_shardings=in_shardings, out_shardings=out_shardings, **kwargs)
 
     _replace_everywhere(call, call_or_shapes)
@@ -226,7 +234,11 @@ def _equal_with_kind(base_eq: Callable[[Any, Any], bool]) -> Callable[[Any, Any]
     def __eq__(self: Any, other: Any) -> bool:
         if self is other:
             return True
-        return isinstance(other, jax.sharding.Sharding) and base_eq(self, other) is True and self.memory_kind == other.memory_kind
+        return (
+            isinstance(other, jax.sharding.Sharding)
+            and base_eq(self, other) is True
+            and self.memory_kind == other.memory_kind
+        )
 
     return __eq__
 

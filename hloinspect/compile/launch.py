@@ -117,7 +117,9 @@ def _refuse_foreign_files(out: Path) -> None:
         raise InputError(f"{out} is a file: the result needs a directory")
     there = [name for name in FILES if (out / name).exists()]
     if there and not _is_ours(out / MANIFEST):
-        raise InputError(f"{out} holds {', '.join(there)} that hloinspect did not finish writing; remove it or choose another directory")
+        raise InputError(
+            f"{out} holds {', '.join(there)} that hloinspect did not finish writing; remove it or choose another directory"
+        )
 
 
 def _is_ours(manifest: Path) -> bool:
@@ -157,7 +159,9 @@ def _run_child(request: dict[str, Any], timeout_s: float, on_progress: Callable[
             answer = _converse(child, request, timeout_s, on_progress)
             child.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            raise CompileError(f"compiling took longer than {timeout_s:g} s and was stopped (--timeout)", _tail(log)) from None
+            raise CompileError(
+                f"compiling took longer than {timeout_s:g} s and was stopped (--timeout)", _tail(log)
+            ) from None
         finally:
             _end(child)
         if "error" in answer:
@@ -233,24 +237,27 @@ def _tail(log: IO[bytes]) -> str:
 
 
 def _silent_end(returncode: int, log: str) -> str:
+    """What to say of a child that ended without an answer."""
     if returncode < 0:
         name = signal.Signals(-returncode).name
-        how = f"the compiling process was killed by {name}"
-        if name == "SIGKILL":
-            how += " (out of memory?)"
+        how = f"the compiling process was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     else:
         how = f"the compiling process ended with code {returncode} and no result"
-    said = _last_words(log)
-    return f"{how}: {said}" if said else how
+    return how + "".join(f": {words}" for words in _last_words(log)) + "".join(f" ({where})" for where in _aborted_in(log))
 
 
-def _last_words(log: str) -> str:
-    """The line of a log that says most: XLA's fatal one (``F0822 ...] Check failed: ...``), a Python error, or simply the last."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+def _last_words(log: str) -> list[str]:
+    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed: ...``), else a Python error."""
+    lines = [line.strip() for line in log.splitlines()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
-    own = [line for line in lines if not re.match(r"(Fatal Python error|Thread 0x|Current thread|File |Extension modules)", line)]
-    for found in (fatal, errors, own):
-        if found:
-            return found[-1][:400]
-    return ""
+    return [words[:400] for words in (fatal or errors)[-1:]]
+
+
+def _aborted_in(log: str) -> list[str]:
+    """The innermost line of the user's code in the stack that Python's faulthandler printed, if it printed one."""
+    stack = log.partition("Current thread")[2] or log.partition("most recent call first")[2]
+    for file, line, function in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', stack.partition("\n\n")[0], re.MULTILINE):
+        if "site-packages" not in file and not file.startswith((str(Path(__file__).parent), os.path.dirname(os.__file__), "<")):
+            return [f"{file}:{line}, in {function}"]
+    return []

@@ -103,7 +103,9 @@ def manifest_from_json(text: str, path: Path) -> Manifest:
 
 
 def _build_manifest(data: dict[str, Any]) -> Manifest:
-    names = tuple(OffloadName(**{**entry, "shape": tuple(int(n) for n in entry["shape"])}) for entry in data["offload_names"])
+    names = tuple(
+        OffloadName(**{**entry, "shape": tuple(int(n) for n in entry["shape"])}) for entry in data["offload_names"]
+    )
     return Manifest(
         schema=str(data["schema"]),
         step=str(data["step"]),
@@ -134,7 +136,9 @@ def load_result(directory: Path) -> CompileResult:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError(f"{directory} holds no {MANIFEST}: it is not a finished result of `hloinspect compile`") from None
+        raise InputError(
+            f"{directory} holds no {MANIFEST}: it is not a finished result of `hloinspect compile`"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     manifest = manifest_from_json(text, path)

@@ -73,7 +73,9 @@ def _import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise StepError(f"there is no module {error.name!r} (a step is file.py:function or package.module:function)") from None
+            raise StepError(
+                f"there is no module {error.name!r} (a step is file.py:function or package.module:function)"
+            ) from None
         raise  # a module that the user's module imports
 
 
@@ -131,4 +133,5 @@ def _describe(value: Any) -> str:
     if value is None:
         return "None"
     cls = type(value)
-    return f"a {cls.__name__}" if cls.__module__ == "builtins" else f"a {cls.__module__}.{cls.__qualname__}"
+    name = cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -28,7 +28,8 @@ _EXPECTED = "expected METRIC=LIMIT, such as stall=2%, stall.h2d=0.5ms or exposed
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on one metric: a share of the step if ``unit`` is ``%``, else milliseconds. ``text`` is as the user wrote it."""
+    """A limit on one metric: a share of the step if ``unit`` is ``%``, else milliseconds. ``text`` is as the user
+    wrote it."""
 
     text: str
     metric: str
@@ -99,7 +100,8 @@ def _doubt(report: Report) -> str:
 
 
 def check_budget(report: Report, budget: Budget) -> BudgetResult:
-    """Holds one budget against a report. Over is over even where something else is unknown; within needs all evidence."""
+    """Holds one budget against a report. Over is over even where something else is unknown; within needs all
+    evidence."""
     step = report.step.predicted
     value_ms = _value_ms(report, budget.metric)
     doubt = _doubt(report)

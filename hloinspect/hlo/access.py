@@ -99,7 +99,7 @@ def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf
     """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
     place."""
     parameters = body.parameters
-    if number >= len(parameters):
+    if number >= len(parameters) or not body.touches_parts:
         return leaf.size_bytes
     users = body.users
     total = 0

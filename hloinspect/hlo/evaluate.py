@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 
 Path = tuple[int, ...]
-Arguments = Callable[[int, Path], "int | None"]
+Arguments = Callable[[int, Path], int | None]
 """Value of a parameter's element, by parameter number and path; None where it is unknown."""
 
 _MAX_DEPTH = 120
@@ -130,80 +130,98 @@ def known_trip_count(loop: Instruction) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 16 else None
 
 
+class LoopValues:
+    """The scalar integers that a while carries, by turn. ``outer`` gives the parameters of the computation it stands in."""
+
+    def __init__(
+        self, module: Module, computation: Computation, loop: Instruction, outer: Arguments = no_arguments
+    ) -> None:
+        self._module = module
+        self._computation = computation
+        self._start = loop.operands[0] if loop.operands else None
+        self._outer = outer
+        self._condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
+        self._body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
+        self._known: dict[tuple[int, Path], int | None] = {}
+        self._turns: dict[int, Arguments] = {}
+        self.asked: set[Path] = set()
+
+    def arguments(self, turn: int) -> Arguments:
+        """The parameter of the body (and of the condition) in a turn, counted from 0."""
+        if turn not in self._turns:
+
+            def value(_number: int, path: Path) -> int | None:
+                self.asked.add(path)
+                return self.value(path, turn)
+
+            self._turns[turn] = value
+        return self._turns[turn]
+
+    def value(self, path: Path, turn: int) -> int | None:
+        """An element of the loop's tuple at the beginning of a turn, or None where the module does not determine it.
+
+        Turns are to be asked for in order: each is worked out from the one before.
+        """
+        key = (turn, path)
+        if key not in self._known:
+            self._known[key] = None
+            if turn > 0 and self._body is not None:
+                root = Operand(self._body.root.name, path)
+                self._known[key] = evaluate(self._module, self._body, root, self.arguments(turn - 1))
+            elif turn == 0 and self._start is not None:
+                start = Operand(self._start.name, self._start.path + path)
+                self._known[key] = evaluate(self._module, self._computation, start, self._outer)
+        return self._known[key]
+
+    def goes_on(self, arguments: Arguments) -> bool | None:
+        """Whether the condition holds for some values of the loop's tuple."""
+        if self._condition is None:
+            return None
+        value = evaluate(self._module, self._condition, Operand(self._condition.root.name), arguments)
+        return None if value is None else bool(value)
+
+
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
     """How often the body of a while runs, or None where the module does not tell.
 
     From XLA's own note where there is one, else by running the loop's counters: the condition and what it depends on.
     """
     known = known_trip_count(loop)
-    return known if known is not None else _derived_trip_count(module, computation, loop)
+    return known if known is not None else _derived_trip_count(LoopValues(module, computation, loop))
 
 
-def _derived_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
-    body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
-    if condition is None or body is None or not loop.operands:
-        return None
-    start = loop.operands[0]
-    counters: dict[Path, int] = {}
-
-    def initial(path: Path) -> int | None:
-        return evaluate(module, computation, Operand(start.name, start.path + path), no_arguments)
-
-    def now(_number: int, path: Path) -> int | None:
-        if path not in counters:
-            value = initial(path)
-            if value is None:
-                return None
-            counters[path] = value
-        return counters[path]
-
-    def goes_on() -> bool | None:
-        value = evaluate(module, condition, Operand(condition.root.name), now)
-        return None if value is None else bool(value)
-
-    def advance() -> bool:
-        after: dict[Path, int] = {}
-        while set(after) != set(counters):  # evaluating one counter may ask for another
-            for path in set(counters) - set(after):
-                value = evaluate(module, body, Operand(body.root.name, path), now)
-                if value is None:
-                    return False
-                after[path] = value
-        counters.update(after)
-        return True
-
-    previous: dict[Path, int] = {}
-    for trips in range(_MAX_LITERAL_STEPS):
-        more = goes_on()
-        if more is None:
-            return None
+def _derived_trip_count(values: LoopValues) -> int | None:
+    for turn in range(_MAX_LITERAL_STEPS):
+        more = values.goes_on(values.arguments(turn))
         if not more:
-            return trips
-        previous = dict(counters)
-        if not advance():
-            return None
-    steps = {path: counters[path] - previous.get(path, counters[path]) for path in counters}
-    return _extrapolate(dict(counters), steps, counters, goes_on)
+            return turn if more is False else None
+    return _extrapolate(values)
 
 
-def _extrapolate(
-    base: dict[Path, int], steps: dict[Path, int], counters: dict[Path, int], goes_on: Callable[[], bool | None]
-) -> int | None:
+def _extrapolate(values: LoopValues) -> int | None:
     """Trips of a long loop whose counters move by fixed steps: the first count at which the condition fails."""
+    last = _MAX_LITERAL_STEPS - 1
+    lines: dict[Path, tuple[int, int]] = {}
+    for path in values.asked:
+        series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
+        known = [value for value in series if value is not None]
+        if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
+            return None
+        lines[path] = (known[2], known[2] - known[1])
 
-    def holds(count: int) -> bool:
-        counters.update({path: base[path] + steps[path] * count for path in base})
-        return bool(goes_on())
+    def holds(more: int) -> bool:
+        def later(_number: int, path: Path) -> int | None:
+            base = lines.get(path)
+            return None if base is None else base[0] + base[1] * more
+
+        return bool(values.goes_on(later))
 
     low, high = 0, 1
     while holds(high):
         low, high = high, high * 2
         if high > _MAX_TRIPS:
             return None
-    if not holds(0):
-        return _MAX_LITERAL_STEPS
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
-    return _MAX_LITERAL_STEPS + high
+    return last + high

@@ -232,6 +232,11 @@ class Computation(ABC):
         return self.instruction(len(self) - 1)
 
     @cached_property
+    def touches_parts(self) -> bool:
+        """Whether it has a slice, a gather or an update: only then is less than a whole operand or result touched."""
+        return bool(self.ending_in("slice", "gather", "scatter"))
+
+    @cached_property
     def users(self) -> Mapping[str, Sequence[tuple[Instruction, int]]]:
         """Who uses a value: for each instruction's name its users and the operand's number there."""
         users: dict[str, list[tuple[Instruction, int]]] = {}

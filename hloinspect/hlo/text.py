@@ -46,6 +46,7 @@ _FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
 _NUMBER_FIELD = re.compile(r"\b(\w++)=(\d{1,9})")
 _ESCAPE = re.compile(rb"\\(?:([0-7]{3})|(.))", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+_ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%?([\w.\-]+)(?=,|$)")  # what most callers look like
 _INTEGER = re.compile(r"-?\d{1,20}")
 _INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
 _CALLED_KEYS = {
@@ -286,8 +287,8 @@ class TextInstruction(Instruction):
 
     @cached_property
     def called(self) -> Mapping[str, tuple[str, ...]]:
-        if "%" not in self._tail and "=" not in self._tail:
-            return {}
+        if quick := _ONE_CALLEE.match(self._tail):
+            return {_CALLED_KEYS[quick.group(1)]: (quick.group(2),)}
         found: dict[str, tuple[str, ...]] = {}
         for key, text in self.attributes.items():
             if role := _CALLED_KEYS.get(key):

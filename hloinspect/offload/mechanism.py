@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 
+_MOVES = frozenset("parameter constant bitcast copy dynamic-slice dynamic-update-slice tuple get-tuple-element".split())
+
 DMA = "dma"
 KERNEL = "kernel"
 UNKNOWN = "unknown"
@@ -32,7 +34,7 @@ def slice_mechanism(module: Module, start: Instruction) -> str:
         body = module.computations.get(next(iter(fusion.called.get("calls", ())), ""))
     if fusion is not None and _is_copy_fusion(fusion):
         return DMA
-    if _is_copy_fusion(start) or (body is not None and _has_slice_config(body)):
+    if _is_copy_fusion(start) or (body is not None and _has_slice_config(body) and is_pure_copy(body)):
         return DMA
     if fusion is None and not _keeps_markers(module):
         return UNKNOWN
@@ -59,6 +61,12 @@ def _has_slice_config(body: Computation) -> bool:
         slice_config(body.instruction(index)) is not None
         for index in body.ending_in("dynamic-slice", "dynamic-update-slice")
     )
+
+
+def is_pure_copy(body: Computation) -> bool:
+    """Whether a fusion's body only moves bytes. One that also computes runs as a kernel, and a kernel takes its addresses from
+    the index operands whatever its configuration says."""
+    return all(instruction.opcode in _MOVES for instruction in body)
 
 
 def _keeps_markers(module: Module) -> bool:

@@ -1,4 +1,5 @@
-"""Checkpoint names of transfers. XLA drops them, so they come from the compile's manifest and are matched by source line."""
+"""Checkpoint names of transfers. XLA drops them, so they come from the compile's manifest and are matched by source
+line."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def _name_of(transfer: Transfer, names: Sequence[OffloadedName]) -> str:
 
 
 def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
-    """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's name."""
+    """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's
+    name."""
     found = {t.id: t.tensor.name or _name_of(t, names) for t in offload.transfers if t.direction == D2H}
     named = [
         replace(

@@ -88,12 +88,17 @@ class HostValue:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """All that a module does with host memory."""
+    """All that a module does with host memory.
+
+    ``unfollowed`` names the instructions that talk to the host in a way that is not counted as a transfer: computation
+    on the host, infeeds and outfeeds, sends and receives of the host, Python callbacks.
+    """
 
     program: Program
     transfers: tuple[Transfer, ...]
     host_copies: tuple[HostCopy, ...]
     host_values: tuple[HostValue, ...]
+    unfollowed: tuple[str, ...] = ()
 
     def bytes_per_step(self, direction: str) -> int:
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
@@ -121,8 +126,10 @@ def find_offload(module: Module) -> Offload:
     buffers = HostBuffers(program)
     transfers: list[Transfer] = []
     copies: list[HostCopy] = []
+    unfollowed: list[str] = []
     for computation in program.computations():
-        candidates = computation.may_touch_host()
+        unfollowed += _unfollowed(computation)
+        candidates = _candidates(module, computation)
         if not candidates:
             continue
         ends = _async_ends(computation)
@@ -135,12 +142,52 @@ def find_offload(module: Module) -> Offload:
                 else:
                     transfers.append(_transfer(program, buffers, computation, instruction, found, ends))
     ordered = [replace(transfer, id=number) for number, transfer in enumerate(transfers, 1)]
-    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), tuple(_host_values(module)))
+    values = tuple(_host_values(module))
+    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), values, tuple(unfollowed))
+
+
+def _candidates(module: Module, computation: Computation) -> Sequence[int]:
+    """Places of the instructions with host memory in their result or among their operands, and of a few others.
+
+    Text prints no shapes of operands: a kernel or a plain copy that only reads host memory shows no S(5) itself.
+    """
+    marked = computation.may_touch_host()
+    on_host = {i.name for i in map(computation.instruction, marked) if i.shape.host_bytes}
+    if not on_host:
+        return marked
+    found = set(marked)
+    for instruction in computation:
+        if instruction.index not in found and any(
+            operand.name in on_host and (shape := module.shape_of(computation, operand)) and shape.host_bytes
+            for operand in instruction.operands
+        ):
+            found.add(instruction.index)
+    return sorted(found)
+
+
+def _talks_to_host(instruction: Instruction) -> bool:
+    """Whether it is computation on the host, infeeds and outfeeds, sends and receives of the host, or a Python callback."""
+    opcode = instruction.opcode
+    if opcode in ("send", "recv"):
+        return "_xla_host_transfer_handler_name" in instruction.frontend_attributes
+    if opcode in ("custom-call", "custom-call-start"):
+        target = instruction.custom_call_target
+        return target == "HostExecute" or target.endswith(("python_gpu_callback", "python_callback"))
+    return opcode in ("infeed", "outfeed")
+
+
+def _unfollowed(computation: Computation) -> Iterator[str]:
+    for index in computation.ending_in("infeed", "outfeed", "send", "recv", "custom-call", "custom-call-start"):
+        instruction = computation.instruction(index)
+        if _talks_to_host(instruction):
+            yield instruction.name
 
 
 def _transfers_of(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Found | HostCopy]:
     opcode = instruction.opcode
     if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
+        return
+    if _talks_to_host(instruction):
         return
     if opcode == "copy-start":
         yield from _copy_start(computation, instruction)
@@ -193,22 +240,44 @@ def _update_number(
     is."""
     if start.start_of == "dynamic-update-slice":
         return 1 if len(shapes) > 1 else None
-    body = wrapped_body(module, start)
-    if body is not None:
-        for instruction in body:
-            update = update_operand(instruction)
-            if update is None:
-                continue
-            made, _ = module.resolve(body, update)
-            for _step in range(len(body)):
-                if made is None or made.opcode == "parameter" or not made.operands:
-                    break
-                made, _ = module.resolve(body, made.operands[0])
-            if made is not None and 0 <= made.parameter_number < len(shapes):
-                return made.parameter_number
+    number = _updating_parameter(module, wrapped_body(module, start))
+    if number is not None and number < len(shapes):
+        return number
+    return _largest(shapes, hosts)
+
+
+def _largest(shapes: Sequence[Shape | None], hosts: Sequence[int]) -> int | None:
+    """The largest array among operands, one outside host memory if there is one."""
     arrays = [i for i, shape in enumerate(shapes) if shape is not None and not shape.is_tuple and shape.dims]
     others = [i for i in arrays if i not in hosts]
     return max(others or arrays, key=lambda i: shapes[i].size_bytes, default=None)  # type: ignore[union-attr]
+
+
+def _updating_parameter(module: Module, body: Computation | None) -> int | None:
+    """The number of the parameter that a body's dynamic-update-slice or scatter takes its update from, or None."""
+    for instruction in body or ():
+        update = update_operand(instruction)
+        if body is None or update is None:
+            continue
+        made, _ = module.resolve(body, update)
+        for _step in range(len(body)):
+            if made is None or made.opcode == "parameter" or not made.operands:
+                break
+            made, _ = module.resolve(body, made.operands[0])
+        if made is not None and made.parameter_number >= 0:
+            return made.parameter_number
+    return None
+
+
+def _written_number(module: Module, computation: Computation, kernel: Instruction) -> int | None:
+    """Which operand of a kernel holds what it writes to host memory: an update, else the largest array."""
+    shapes = [module.shape_of(computation, operand) for operand in kernel.operands]
+    hosts = [number for number, shape in enumerate(shapes) if shape is not None and shape.on_host]
+    if (update := update_operand(kernel)) is not None:
+        return kernel.operands.index(update)
+    body = module.computations.get(next(iter(kernel.called.get("calls", ())), "")) if kernel.opcode == "fusion" else None
+    number = _updating_parameter(module, body)
+    return number if number is not None and number < len(shapes) else _largest(shapes, hosts)
 
 
 def wrapped_body(module: Module, start: Instruction) -> Computation | None:
@@ -245,8 +314,10 @@ def _kernel(module: Module, computation: Computation, instruction: Instruction) 
         yield _Found(H2D, "kernel", False, reads, shape, None, (instruction.operands[read.operand], read.path))
     elif writes:
         write = next(a for a in touched if a.operand < 0)
-        data = instruction.operands[0] if instruction.operands else None
-        shape = _of_size(writes, instruction.shape.at(write.path) or instruction.shape, None)
+        number = _written_number(module, computation, instruction)
+        data = instruction.operands[number] if number is not None else None
+        moved = module.shape_of(computation, data) if data is not None else None
+        shape = _of_size(writes, instruction.shape.at(write.path) or instruction.shape, moved)
         yield _Found(D2H, "kernel", False, writes, shape, data, (None, write.path))
 
 

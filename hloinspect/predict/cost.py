@@ -38,8 +38,8 @@ _TRANSCENDENTAL = frozenset(
 )  # fmt: skip
 _ELEMENTWISE = frozenset(
     {
-        "add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "abs", "select", "compare", "and", "or",
-        "xor", "not", "clamp", "convert", "floor", "ceil", "sign", "remainder",
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "negate", "abs", "select", "compare", "and",
+        "or", "xor", "not", "clamp", "convert", "floor", "ceil", "sign", "remainder",
     }
 )  # fmt: skip
 _ATTENTION_FORWARD = "__cudnn$fmha"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.link import rates_of
 from hloinspect.predict.scenario import Scenario, scenarios
-from hloinspect.predict.schedule import Schedule, schedule_of
-from hloinspect.predict.simulate import Simulation, simulate
+from hloinspect.predict.schedule import schedule_of
+from hloinspect.predict.simulate import Durations, Simulation, simulate, step_time_ps
 from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
 from hloinspect.verdict import EXPOSED, HIDDEN, SYNCHRONOUS, UNKNOWN, verdict_of
 
 MAX_COUNTERFACTUALS = 64
-"""Transfers for which ``gain if free`` is simulated: those that wait the longest come first."""
+MANY_COUNTERFACTUALS = 16
+"""Transfers for which ``gain if free`` is simulated: all where there are up to 64, else the 16 that wait the
+longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,17 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     """
     schedule = schedule_of(offload, devices, domain)
     cases = scenarios(target, devices)
-    runs = [simulate(schedule, target, case) for case in cases]
+    durations: Durations = {}
+    runs = [simulate(schedule, target, cases[0], durations=durations)]
+    runs += [simulate(schedule, target, case) for case in cases[1:]]
     laps = [overlap(run.timeline) for run in runs]
     central = laps[0]
-    free = overlap(simulate(schedule, target, cases[0], free=None).timeline).step.time_ps
-    gains = _gains(schedule, target, cases[0], offload, central)
+
+    def without(transfers: frozenset[int] | None) -> int:
+        return round(step_time_ps(schedule, target, cases[0], transfers, durations))
+
+    free = without(None)
+    gains = _gains(offload, central, without)
     transfers = {
         transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id)) for transfer in offload.transfers
     }
@@ -109,17 +117,12 @@ def _ideal(free_ps: int, offload: Offload, target: Target, scenario: Scenario) -
     return round(max(times))
 
 
-def _gains(
-    schedule: Schedule, target: Target, scenario: Scenario, offload: Offload, central: Overlap
-) -> dict[int, int]:
+def _gains(offload: Offload, central: Overlap, without: Callable[[frozenset[int]], int]) -> dict[int, int]:
     """For each transfer the time by which the step would be shorter if that one took none."""
     waits = {number: times.wait_ps for number, times in central.transfers.items()}
     order = sorted((t.id for t in offload.transfers), key=lambda number: -waits.get(number, 0))
-    gains = {}
-    for number in order[:MAX_COUNTERFACTUALS]:
-        without = simulate(schedule, target, scenario, free=frozenset({number}))
-        gains[number] = max(0, central.step.time_ps - overlap(without.timeline).step.time_ps)
-    return gains
+    few = order[: MAX_COUNTERFACTUALS if len(order) <= MAX_COUNTERFACTUALS else MANY_COUNTERFACTUALS]
+    return {number: max(0, central.step.time_ps - without(frozenset({number}))) for number in few}
 
 
 def _verdict(transfer: Transfer, times: TransferTimes) -> str:

@@ -40,6 +40,10 @@ MAX_TURNS = 64
 """Turns of a loop that are run before it is extrapolated without having settled."""
 
 
+Durations = dict[int, float]
+"""Times of runs by their identity, so that simulations of one schedule under one scenario add them up once."""
+
+
 @dataclass(slots=True)
 class _Open:
     """A segment that is being recorded."""
@@ -70,6 +74,8 @@ class Simulator:
         scenario: Scenario,
         rates: Rates,
         free: frozenset[int] | None = frozenset(),
+        durations: Durations | None = None,
+        record: bool = True,
     ) -> None:
         self._schedule = schedule
         self._target = target
@@ -86,18 +92,27 @@ class Simulator:
         self._open = _Open(0.0)
         self._running: list[_Piece] = []
         self._waiting: str | None = None
-        self._run_times: dict[int, float] = {}
+        self._durations: Durations = {} if durations is None else durations
+        self._recording = record
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
 
     def run(self, device: str = "device") -> Timeline:
         """The timeline of one step."""
+        self._step()
+        return Timeline(device, "predicted", tuple(self._segments))
+
+    def time_ps(self) -> float:
+        """Only how long one step takes."""
+        self._step()
+        return self._now
+
+    def _step(self) -> None:
         self._computation(self._schedule.entry)
         for key in list(self._directions):  # the step ends when everything it started has ended
             self._wait_for(key)
         self._hold(max([self._now, self._communication, self._side]))
         self._close()
-        return Timeline(device, "predicted", tuple(self._segments))
 
     # operations
 
@@ -135,10 +150,10 @@ class Simulator:
                 self._computation(self._chosen(operation))
 
     def _run_time(self, run: Run) -> float:
-        time = self._run_times.get(id(run))
+        time = self._durations.get(id(run))
         if time is None:
             time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
-            self._run_times[id(run)] = time
+            self._durations[id(run)] = time
         return time
 
     def _main(self, time_ps: float, kind: str, name: str) -> None:
@@ -279,7 +294,7 @@ class Simulator:
             self._record(_Piece(begin, served.end_ps, WAIT, "main", served.transfer, ""))
 
     def _record(self, piece: _Piece) -> None:
-        if piece.end_ps > piece.start_ps:
+        if self._recording and piece.end_ps > piece.start_ps:
             self._running.append(piece)
 
     def _close(self) -> None:
@@ -314,13 +329,29 @@ class Simulation:
 
 
 def simulate(
-    schedule: Schedule, target: Target, scenario: Scenario, free: frozenset[int] | None = frozenset()
+    schedule: Schedule,
+    target: Target,
+    scenario: Scenario,
+    free: frozenset[int] | None = frozenset(),
+    durations: Durations | None = None,
 ) -> Simulation:
     """One step under a scenario. ``free`` are transfers that take no time; None means all of them, and host copies too.
 
-    Raises ValueError if the target has no host link.
+    ``durations`` may be shared by simulations of the same schedule under the same scenario. Raises ValueError if the
+    target has no host link.
     """
+    simulator = Simulator(schedule, target, scenario, _rates(target, scenario), free, durations)
+    return Simulation(simulator.run(target.name), simulator.queued_behind, tuple(simulator.unsettled))
+
+
+def step_time_ps(
+    schedule: Schedule, target: Target, scenario: Scenario, free: frozenset[int] | None, durations: Durations
+) -> float:
+    """How long the step of ``simulate`` takes, without recording what happens in it."""
+    return Simulator(schedule, target, scenario, _rates(target, scenario), free, durations, record=False).time_ps()
+
+
+def _rates(target: Target, scenario: Scenario) -> Rates:
     if target.link is None:
         raise ValueError(f"target {target.name} has no host link")
-    simulator = Simulator(schedule, target, scenario, rates_of(target.link, scenario), free)
-    return Simulation(simulator.run(target.name), simulator.queued_behind, tuple(simulator.unsettled))
+    return rates_of(target.link, scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 
 from hloinspect import __version__
@@ -74,13 +75,12 @@ def build_report(
 
 def module_info(module: Module) -> ModuleInfo:
     """Name, platform and two hashes that do not depend on the names of instructions."""
-    schedule, kinds = hashlib.sha256(), []
-    for index, computation in enumerate(module.computations.values()):
-        for instruction in computation:
-            line = f"{index} {instruction.opcode}"
-            schedule.update(line.encode("utf-8", "replace"))
-            kinds.append(instruction.opcode)
-    fingerprint = hashlib.sha256("\n".join(sorted(kinds)).encode("utf-8", "replace"))
+    schedule, counts = hashlib.sha256(), Counter[str]()
+    for computation in module.computations.values():
+        opcodes = [instruction.opcode for instruction in computation]
+        counts.update(opcodes)
+        schedule.update("\n".join([*opcodes, "}"]).encode("utf-8", "replace"))
+    fingerprint = hashlib.sha256(repr(sorted(counts.items())).encode("utf-8", "replace"))
     return ModuleInfo(
         name=module.name,
         platform=module.platform or "unknown",

@@ -1,7 +1,7 @@
 """``hloinspect.report/1``: what every command says, as data. Text and JSON are made from it alone.
 
-Times are milliseconds a step unless a name says ``each``; ``bytes`` are those of one execution. A field that could not be
-determined is None, and ``unknown`` says why and what would settle it.
+Times are milliseconds a step unless a name says ``each``; ``bytes`` are those of one execution. A field that could
+not be determined is None, and ``unknown`` says why and what would settle it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class InputInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModuleInfo:
-    """The module. ``schedule_hash`` changes with the order of instructions, ``fingerprint`` with their kinds and shapes."""
+    """The module. ``schedule_hash`` changes with the order of instructions, ``fingerprint`` with their kinds and
+    shapes."""
 
     name: str
     platform: str
@@ -44,7 +45,8 @@ class ProgramInfo:
 
 @dataclass(frozen=True, slots=True)
 class LinkInfo:
-    """The host link's rates in GB/s (1e9 bytes a second), each direction alone, and what is left of them with both on."""
+    """The host link's rates in GB/s (1e9 bytes a second), each direction alone, and what is left of them with both
+    on."""
 
     d2h_gbps: float
     h2d_gbps: float

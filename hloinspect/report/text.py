@@ -1,5 +1,5 @@
-"""A report for a terminal: the first screen answers the question. Styled with ANSI codes that the writer takes out again
-where no colour is wanted."""
+"""A report for a terminal: the first screen answers the question. Styled with ANSI codes that the writer takes out
+again where no colour is wanted."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def _step(report: Report) -> list[str]:
         return [*lines, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
     color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
-    busy = f"the link is busy {_share(step.busy_d2h_ms, step.time_ms)} d2h, {_share(step.busy_h2d_ms, step.time_ms)} h2d"
+    busy = (
+        f"the link is busy {_share(step.busy_d2h_ms, step.time_ms)} d2h, {_share(step.busy_h2d_ms, step.time_ms)} h2d"
+    )
     collectives = (
         f"   collectives alone {time_text(step.collective_exposed_ms)}" if step.collective_exposed_ms > 0 else ""
     )
@@ -93,7 +95,10 @@ def _range(step: PredictedStep) -> str:
 
 def _tensor(transfer: TransferInfo) -> str:
     tensor = transfer.tensor
-    shape = f"{tensor.dtype}[{','.join(map(str, tensor.shape))}]"
+    dims = list(tensor.shape)
+    while len(dims) > 1 and dims[0] == 1:  # a slice of a stack has a dimension of one in front
+        dims.pop(0)
+    shape = f"{tensor.dtype}[{','.join(map(str, dims))}]"
     name = clean(tensor.name) if tensor.name else ""
     if transfer.direction == "h2d" and transfer.round_trip is not None:
         return f"{name or shape} (back from {transfer.round_trip})"
@@ -113,7 +118,9 @@ def _row(transfer: TransferInfo) -> list[str]:
     found = transfer.predicted
     covered = "" if found is None else _share(found.cover_ms, found.duration_ms)
     mark = "" if transfer.robust in (True, None) else "?"
-    kind = {"dma": "", "kernel": " kernel", "unknown": " copy or kernel"}.get(transfer.mechanism, f" {transfer.mechanism}")
+    kind = {"dma": "", "kernel": " kernel", "unknown": " copy or kernel"}.get(
+        transfer.mechanism, f" {transfer.mechanism}"
+    )
     return [
         f"{transfer.direction} {transfer.id:>3}",
         _tensor(transfer) + kind,
@@ -192,10 +199,8 @@ def _memory(report: Report) -> list[str]:
             total = bytes_text(sum(value.bytes for value in values))
             lines.append(f"           {len(values)} {kind}s live in host memory ({total})")
     for copy in report.host_copies[:4]:
-        size = bytes_text(copy.bytes)
-        lines.append(
-            f"           {clean(copy.instruction)} reads and writes host memory ({copy.mechanism}, {size} x{copy.executions})"
-        )
+        how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
+        lines.append(f"           {clean(copy.instruction)} reads and writes host memory ({how})")
     return lines
 
 

@@ -1,0 +1,171 @@
+"""Checks that XLA:GPU's copies of slices walk the way their index does.
+
+A slice that runs as a memcpy takes its address from a configuration (byte offset and stride a turn), not from its index
+operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in the wrong
+order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hloinspect.hlo.evaluate import Arguments, LoopValues, evaluate, no_arguments
+from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.shape import Shape, dtype_bits
+from hloinspect.offload.mechanism import is_pure_copy, slice_config
+from hloinspect.offload.program import Program
+
+_TURNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SliceCheck:
+    """One slice in a loop: the byte offsets of its first turns by its index (``by_index``) and by its configuration
+    (``emitted``). ``instruction`` is the one in the schedule, ``on_host`` whether the sliced buffer is in host memory."""
+
+    computation: str
+    instruction: str
+    on_host: bool
+    by_index: tuple[int, ...]
+    emitted: tuple[int, ...]
+
+    @property
+    def agrees(self) -> bool:
+        return self.by_index == self.emitted
+
+
+def check_slices(program: Program) -> tuple[SliceCheck, ...]:
+    """Every slice whose configuration and index can both be worked out for the first turns of its loop."""
+    module = program.module
+    arguments = _loop_arguments(program)
+    found = []
+    for computation in program.computations():
+        turns = arguments.get(computation.name)
+        if not turns:
+            continue
+        for instruction in computation:
+            if instruction.called.get("calls"):
+                found += _checks(module, computation, instruction, turns)
+    return tuple(found)
+
+
+def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
+    """For each computation inside a loop its arguments in the first turns of the innermost one, in the first turn of the
+    loops around it."""
+    module = program.module
+    found: dict[str, list[Arguments]] = {program.module.entry_name: []}
+    keep = {program.module.entry_name: no_arguments}
+    for site in program.call_sites:  # callers come before callees
+        caller = module.computations[site.caller]
+        call = caller.instruction(site.index)
+        outer = found.get(site.caller) or [keep.get(site.caller, no_arguments)]
+        if call.opcode == "while":
+            turns = _TURNS if site.times >= _TURNS else site.times
+            values = LoopValues(module, caller, call, outer[0])
+            found[site.callee] = [values.arguments(turn) for turn in range(turns)]
+        elif call.opcode == "call":
+            found[site.callee] = [_passed(module, caller, call, each) for each in outer] if found.get(site.caller) else []
+    return found
+
+
+def _passed(module: Module, caller: Computation, call: Instruction, outer: Arguments) -> Arguments:
+    def value(number: int, path: tuple[int, ...]) -> int | None:
+        if not 0 <= number < len(call.operands):
+            return None
+        operand = call.operands[number]
+        return evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+
+    return value
+
+
+def _checks(
+    module: Module, computation: Computation, instruction: Instruction, turns: Sequence[Arguments]
+) -> Iterator[SliceCheck]:
+    callee = module.computations.get(instruction.called["calls"][0])
+    if callee is None:
+        return
+    memcpy: Mapping[str, object] | None = _memcpy_config(instruction)
+    passed = [_passed(module, computation, instruction, turn) for turn in turns]
+    if instruction.start_of == "async" and callee.root.opcode == "fusion":
+        memcpy = _memcpy_config(callee.root) or memcpy
+        inner = module.computations.get(next(iter(callee.root.called.get("calls", ())), ""))
+        if inner is None:
+            return
+        passed = [_passed(module, callee, callee.root, each) for each in passed]
+        callee = inner
+    if not is_pure_copy(callee):
+        return
+    for index in callee.ending_in("dynamic-slice", "dynamic-update-slice"):
+        part = callee.instruction(index)
+        if part.opcode not in ("dynamic-slice", "dynamic-update-slice") or not part.operands:
+            continue
+        whole = module.shape_of(callee, part.operands[0])
+        emitted = _emitted(part, memcpy, len(turns))
+        if whole is None or emitted is None:
+            continue
+        offsets = [_offset(module, callee, part, whole, each) for each in passed]
+        known = tuple(offset for offset in offsets if offset is not None)
+        if len(known) == len(offsets):
+            yield SliceCheck(computation.name, instruction.name, whole.on_host, known, emitted)
+
+
+def _memcpy_config(fusion: Instruction) -> Mapping[str, object] | None:
+    config = fusion.backend_config.get("fusion_backend_config")
+    found = config.get("dynamic_memcpy_config") if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _number(value: object) -> int | None:
+    text = str(value)
+    return int(text) if text.lstrip("-").isdecimal() and len(text) < 20 else None
+
+
+def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int) -> tuple[int, ...] | None:
+    """Byte offsets of the first turns as XLA will use them, or None where no configuration says so."""
+    config = slice_config(part)
+    if config is not None:
+        linear = config.get("linear")
+        fields = linear if isinstance(linear, dict) else config
+        offset, stride = _number(fields.get("byte_offset", 0)), _number(fields.get("byte_stride", 0))
+        # loop_index counts loops from the innermost one out; only that one is followed here
+        if offset is None or stride is None or str(config.get("loop_index", "0")) != "0":
+            return None
+        return tuple(offset + turn * stride for turn in range(turns))
+    if memcpy is None or not memcpy.get("depends_on_loop"):
+        return None
+    key = "src_offset_bytes" if part.opcode == "dynamic-slice" else "dst_offset_bytes"
+    listed = memcpy.get(key)
+    offsets = [_number(value) for value in listed[:turns]] if isinstance(listed, list) else []
+    known = tuple(offset for offset in offsets if offset is not None)
+    return known if len(known) == turns else None
+
+
+def _offset(
+    module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments
+) -> int | None:
+    """The byte offset that a slice's index operands name; indices are clamped as HLO does."""
+    first = 1 if part.opcode == "dynamic-slice" else 2
+    taken = part.shape if part.opcode == "dynamic-slice" else module.shape_of(body, part.operands[1])
+    indices = part.operands[first:]
+    if taken is None or len(indices) != len(whole.dims) or len(taken.dims) != len(whole.dims):
+        return None
+    strides = _byte_strides(whole)
+    total = 0
+    for axis, operand in enumerate(indices):
+        value = evaluate(module, body, operand, arguments)
+        if value is None:
+            return None
+        total += min(max(value, 0), whole.dims[axis] - taken.dims[axis]) * strides[axis]
+    return total
+
+
+def _byte_strides(shape: Shape) -> list[int]:
+    order = shape.minor_to_major or tuple(range(len(shape.dims) - 1, -1, -1))
+    strides = [0] * len(shape.dims)
+    step = dtype_bits(shape.dtype)
+    for axis in order:
+        if axis < len(strides):
+            strides[axis] = step // 8
+            step *= shape.dims[axis]
+    return strides
