@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
-from hloinspect.hardware import Target, load_target, with_link
+from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
-from hloinspect.inputs import COMPILED, STEP, Input, classify
+from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.offload.names import OffloadedName, with_names
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
@@ -23,7 +24,7 @@ from hloinspect.report.build import build_report
 from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
 
 if TYPE_CHECKING:
-    from hloinspect.compile import CompileResult, Manifest
+    from hloinspect.compile import CompileResult
 
 LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
 LIMIT_TPU = (
@@ -46,6 +47,22 @@ class Inspection:
     prediction: Prediction | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A module and all that came with it. ``target`` names the one it was compiled for, where that is known."""
+
+    info: InputInfo
+    module: Module
+    program: ProgramInfo = field(default_factory=ProgramInfo)
+    target: str | None = None
+    devices: int | None = None
+    names: tuple[OffloadedName, ...] = ()
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    limits: tuple[str, ...] = ()
+    thunks: tuple[Path | None, Path | None] = (None, None)
+
+
 def inspect(
     source: str,
     *,
@@ -54,47 +71,35 @@ def inspect(
     devices: int | None = None,
     topology: str | None = None,
     xla_flags: Sequence[str] = (),
+    module: str | None = None,
     keep: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Inspection:
-    """The static answer for a step, a module or a compiled directory.
+    """The static answer for a step, a module, a compiled directory or a dump.
 
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
     where that
-    is given). Without a target the transfers are listed and their verdicts are unknown. Raises HloInspectError.
+    is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the transfers are
+    listed and their verdicts are unknown. Raises HloInspectError.
     """
     found = classify(source)
-    chosen = _target(target, link)
+    chosen = load_target(target) if isinstance(target, str) else target
     if found.kind == STEP:
         if chosen is None:
             raise UsageError(f"{source} is a step: say what to compile it for with --target (see `hloinspect targets`)")
-        return _inspect_step(found, chosen, devices, topology, xla_flags, keep, on_progress)
-    if xla_flags:
-        raise UsageError("--xla-flag changes how a step is compiled; this input is compiled already")
-    if found.kind == COMPILED:
-        from hloinspect.compile import load_result
-
-        return _inspect_compiled(found, load_result(found.path), chosen, link, topology)
-    module = load_module(found.text)
-    info = InputInfo(found.text, module.kind, _digest(found))
-    return _inspect_module(info, module, ProgramInfo(topology=topology), chosen, devices, topology, None)
-
-
-def _digest(found: Input) -> str | None:
-    if found.text == "-":
-        return None
-    with found.path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        loaded = _compile(found, chosen, devices, topology, xla_flags, keep, on_progress)
+    else:
+        if xla_flags:
+            raise UsageError("--xla-flag changes how a step is compiled; this input is compiled already")
+        loaded = _load(found, module)
+    if chosen is None and loaded.target is not None:
+        chosen = load_target(loaded.target)
+    if chosen is not None and link:
+        chosen = with_link(chosen, link)
+    return _judge(loaded, chosen, devices, topology)
 
 
-def _target(target: str | Target | None, link: str | None) -> Target | None:
-    if target is None:
-        return None
-    chosen = load_target(target) if isinstance(target, str) else target
-    return with_link(chosen, link) if link else chosen
-
-
-def _inspect_step(
+def _compile(
     found: Input,
     target: Target,
     devices: int | None,
@@ -102,7 +107,7 @@ def _inspect_step(
     xla_flags: Sequence[str],
     keep: Path | None,
     on_progress: Callable[[str], None] | None,
-) -> Inspection:
+) -> _Loaded:
     from hloinspect.compile import compile_step
 
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
@@ -115,16 +120,30 @@ def _inspect_step(
             xla_flags=xla_flags,
             on_progress=on_progress,
         )
-        return _inspect_compiled(found, result, target, None, topology)
+        return _compiled(found, result)
 
 
-def _inspect_compiled(
-    found: Input, result: CompileResult, target: Target | None, link: str | None, topology: str | None
-) -> Inspection:
+def _load(found: Input, wanted: str | None) -> _Loaded:
+    if found.kind == COMPILED:
+        from hloinspect.compile import load_result
+
+        return _compiled(found, load_result(found.path))
+    if found.kind == DUMP:
+        return _dumped(found, wanted)
+    if wanted is not None:
+        raise UsageError("--module picks a module of a dump directory; this input is one module")
+    module = load_module(found.text)
+    digest = None if found.text == "-" else _digest(found.path)
+    return _Loaded(InputInfo(found.text, module.kind, digest), module)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compiled(found: Input, result: CompileResult) -> _Loaded:
     manifest = result.manifest
-    if target is None:
-        target = _target(manifest.target, link)
-    info = InputInfo(found.text, found.kind, manifest.module_sha256)
     program = ProgramInfo(
         jax=manifest.versions.get("jax"),
         jaxlib=manifest.versions.get("jaxlib"),
@@ -132,34 +151,68 @@ def _inspect_compiled(
         topology=manifest.topology,
         autotuned=False,
     )
-    module = load_module(result.module_proto)
-    shape = topology or manifest.topology
-    return _inspect_module(info, module, program, target, manifest.devices, shape, manifest)
+    return _Loaded(
+        info=InputInfo(found.text, found.kind, manifest.module_sha256),
+        module=load_module(result.module_proto),
+        program=program,
+        target=manifest.target,
+        devices=manifest.devices,
+        names=tuple(OffloadedName(n.name, n.dtype, n.shape, n.line, n.column) for n in manifest.offload_names),
+        device_bytes=_assigned(manifest.memory, ""),
+        host_bytes=_assigned(manifest.memory, "host_"),
+        limits=() if manifest.platform == "tpu" else (LIMIT_AUTOTUNING,),
+        thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
+    )
 
 
-def _inspect_module(
-    info: InputInfo,
-    module: Module,
-    program: ProgramInfo,
-    target: Target | None,
-    devices: int | None,
-    topology: str | None,
-    manifest: Manifest | None,
-) -> Inspection:
+def _assigned(memory: Mapping[str, int], prefix: str) -> int:
+    """Arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak counts host memory
+    and is not used)."""
+    sizes = [memory.get(f"{prefix}{part}_size_in_bytes", 0) for part in ("argument", "temp", "output")]
+    return sum(sizes) - memory.get(f"{prefix}alias_size_in_bytes", 0)
+
+
+def _dumped(found: Input, wanted: str | None) -> _Loaded:
+    modules = dumped_modules(found.path)
+    chosen = choose_module(found.path, modules, wanted)
+    memory = dumped_memory(chosen)
+    others = other_keys(modules, chosen)
+    limits: tuple[str, ...] = ()
+    if others and wanted is None:
+        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
+        limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
+    return _Loaded(
+        info=InputInfo(str(chosen.module), found.kind, _digest(chosen.module)),
+        module=load_module(chosen.module),
+        target=target_of_device(dumped_device(chosen)),
+        device_bytes=memory.device_bytes if memory else None,
+        host_bytes=memory.host_bytes if memory else None,
+        limits=limits,
+        thunks=(chosen.thunk_sequence, chosen.thunk_metadata),
+    )
+
+
+def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology: str | None) -> Inspection:
+    """Finds, predicts and reports."""
+    module = loaded.module
     offload = find_offload(module)
-    if manifest is not None:
-        names = [OffloadedName(n.name, n.dtype, n.shape, n.line, n.column) for n in manifest.offload_names]
-        offload = with_names(offload, names)
-    count = devices or device_count(module)
+    if loaded.names:
+        offload = with_names(offload, loaded.names)
+    count = devices or loaded.devices or device_count(module)
+    shape = topology or loaded.program.topology
     unknown = list(_uncounted(offload))
     prediction = None
     if obstacle := _obstacle(module, target):
         unknown.insert(0, obstacle)
     elif target is not None:
-        prediction = predict(offload, target, count, _domain(target, topology))
-    memory, about_memory = _memory(manifest, target)
-    limits = _limits(module, manifest, prediction)
-    report = build_report(info, offload, program, target, count, prediction, memory, limits, [*unknown, *about_memory])
+        prediction = predict(offload, target, count, _domain(target, shape))
+    if loaded.device_bytes is None:
+        remedy = "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to"
+        unknown.append(Unknown("a module alone does not say how much memory XLA assigned", remedy, "memory"))
+    limits = [*_limits(module, prediction), *loaded.limits]
+    program = replace(loaded.program, topology=shape)
+    memory = _memory(loaded, target)
+    report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown)
     return Inspection(report, offload, prediction)
 
 
@@ -199,7 +252,7 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
     ]
 
 
-def _limits(module: Module, manifest: Manifest | None, prediction: Prediction | None) -> Sequence[str]:
+def _limits(module: Module, prediction: Prediction | None) -> Sequence[str]:
     limits = []
     if prediction is not None:
         limits.append(LIMIT_TPU if module.platform == "tpu" else LIMIT_MODEL)
@@ -207,30 +260,20 @@ def _limits(module: Module, manifest: Manifest | None, prediction: Prediction | 
             limits.append("priced by their bytes alone: " + ", ".join(prediction.opaque[:6]))
         if prediction.unsettled:
             limits.append("extrapolated before it settled: loop " + ", ".join(prediction.unsettled[:6]))
-    if manifest is not None and module.platform != "tpu":
-        limits.append(LIMIT_AUTOTUNING)
     return limits
 
 
-def _memory(manifest: Manifest | None, target: Target | None) -> tuple[MemoryInfo, Sequence[Unknown]]:
-    """Device memory = arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak
-    counts host memory and is not used)."""
-    limit = int(target.hbm_bytes.value) if target else None
+def _memory(loaded: _Loaded, target: Target | None) -> MemoryInfo:
     host_limit = None
     if target is not None and target.link is not None and target.link.host_memory_bytes is not None:
         host_limit = int(target.link.host_memory_bytes.value / target.link.sharers)
-    if manifest is None:
-        remedy = "compile the step with `hloinspect compile`, or give the directory that it wrote"
-        missing = Unknown("a module alone does not say how much memory XLA assigned", remedy, "memory")
-        return MemoryInfo(None, None, limit, host_limit, "unknown"), [missing]
-    kept = manifest.memory
-
-    def total(prefix: str) -> int:
-        parts = ("argument", "temp", "output")
-        sizes = [kept.get(f"{prefix}{part}_size_in_bytes", 0) for part in parts]
-        return sum(sizes) - kept.get(f"{prefix}alias_size_in_bytes", 0)
-
-    return MemoryInfo(total(""), total("host_"), limit, host_limit, "artifacts"), []
+    return MemoryInfo(
+        device_bytes=loaded.device_bytes,
+        host_bytes=loaded.host_bytes,
+        device_limit_bytes=int(target.hbm_bytes.value) if target else None,
+        host_limit_bytes=host_limit,
+        source="unknown" if loaded.device_bytes is None else "artifacts",
+    )
 
 
 def check(report: Report, budgets: Sequence[str]) -> tuple[BudgetResult, ...]:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloinspect.dumps import dumped_modules
 from hloinspect.errors import InputError
 
 STEP = "step"
@@ -15,12 +16,12 @@ MODULE = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_OPTIMIZED = re.compile(r".*after_optimizations(?:\.txt|\.hlo_proto\.pb|\.hlo\.pb|\.hlo)(?:\.gz|\.xz|\.zst)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input: ``kind`` is step, compiled (a directory with a manifest), or module (one file, or ``-``)."""
+    """An input: ``kind`` is step, compiled (a directory with a manifest), dump (one of --xla_dump_to), or module (one
+    file, or ``-``)."""
 
     text: str
     kind: str
@@ -28,7 +29,8 @@ class Input:
 
 
 def classify(text: str) -> Input:
-    """Says what an INPUT argument is. Raises InputError, naming what was expected, where it is nothing that is known."""
+    """Says what an INPUT argument is. Raises InputError, naming what was expected, where it is nothing that is
+    known."""
     path = Path(text)
     if text == "-":
         return Input(text, MODULE, path)
@@ -49,9 +51,8 @@ def classify(text: str) -> Input:
 def _directory(text: str, path: Path) -> Input:
     if (path / "manifest.json").is_file():
         return Input(text, COMPILED, path)
-    found = sorted((p for p in path.iterdir() if _OPTIMIZED.fullmatch(p.name)), key=lambda p: p.stat().st_size)
-    if not found:
-        raise InputError(
-            f"{text} holds neither manifest.json (of `hloinspect compile`) nor *after_optimizations.txt (of --xla_dump_to)"
-        )
-    return Input(str(found[-1]), MODULE, found[-1])
+    if dumped_modules(path):
+        return Input(text, DUMP, path)
+    raise InputError(
+        f"{text} holds neither manifest.json (of `hloinspect compile`) nor *after_optimizations.txt (of --xla_dump_to)"
+    )

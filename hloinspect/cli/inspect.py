@@ -28,6 +28,7 @@ EXIT_UNKNOWN = 3
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR."
 )
+@click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer of a long list.")
 @output_options
 def command(
@@ -38,6 +39,7 @@ def command(
     topology: str | None,
     xla_flags: tuple[str, ...],
     keep: Path | None,
+    module: str | None,
     show_all: bool,
     style: str,
     output: str | None,
@@ -60,6 +62,7 @@ def command(
             devices=devices,
             topology=topology,
             xla_flags=xla_flags,
+            module=module,
             keep=keep,
             on_progress=progress,
         )

@@ -169,7 +169,7 @@ def _gpu_topology(job: Job) -> Any:
             shorter = target_config.without_field(text, name) if name else text
             if shorter == text:
                 raise ChildError(
-                    f"this jaxlib does not take the target's configuration: {_first_line(error)} {log()}"
+                    f"XLA cannot make the topology of {job.request['target']}: {_first_line(error)} {log()}"
                 ) from error
             text = shorter
             dropped.append(name)

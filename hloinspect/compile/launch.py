@@ -243,7 +243,9 @@ def _silent_end(returncode: int, log: str) -> str:
         how = f"the compiling process was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     else:
         how = f"the compiling process ended with code {returncode} and no result"
-    return how + "".join(f": {words}" for words in _last_words(log)) + "".join(f" ({where})" for where in _aborted_in(log))
+    return (
+        how + "".join(f": {words}" for words in _last_words(log)) + "".join(f" ({where})" for where in _aborted_in(log))
+    )
 
 
 def _last_words(log: str) -> list[str]:
@@ -257,7 +259,11 @@ def _last_words(log: str) -> list[str]:
 def _aborted_in(log: str) -> list[str]:
     """The innermost line of the user's code in the stack that Python's faulthandler printed, if it printed one."""
     stack = log.partition("Current thread")[2] or log.partition("most recent call first")[2]
-    for file, line, function in re.findall(r'^  File "(.+)", line (\d+) in (.+)$', stack.partition("\n\n")[0], re.MULTILINE):
-        if "site-packages" not in file and not file.startswith((str(Path(__file__).parent), os.path.dirname(os.__file__), "<")):
+    for file, line, function in re.findall(
+        r'^  File "(.+)", line (\d+) in (.+)$', stack.partition("\n\n")[0], re.MULTILINE
+    ):
+        if "site-packages" not in file and not file.startswith(
+            (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")
+        ):
             return [f"{file}:{line}, in {function}"]
     return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hloinspect.hardware.link import with_link
-from hloinspect.hardware.spec import load_target, target_config_text, target_names
+from hloinspect.hardware.spec import load_target, target_config_text, target_names, target_of_device
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "load_target",
     "target_config_text",
     "target_names",
+    "target_of_device",
     "with_link",
 ]

@@ -64,6 +64,18 @@ def target_config_text(target: Target) -> str:
         raise TargetError(f"{target.xla_target_config}: cannot read the XLA target config: {_reason(exc)}") from exc
 
 
+def target_of_device(description: str) -> str | None:
+    """Name of the known target whose XLA configuration describes itself as ``description`` (``NVIDIA GB200``), or
+    None."""
+    if not description:
+        return None
+    for name in target_names():
+        target = load_target(name)
+        if target.xla_target_config and f'device_description_str: "{description}"' in target_config_text(target):
+            return name
+    return None
+
+
 def _canonical(name: str) -> str:
     wanted = name.lower()
     names = target_names()

@@ -9,7 +9,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.groups import NO_GROUPS, AxisPart, DeviceOrder, iota_groups, list_groups, mesh_groups
 from hloinspect.hlo.model import ReplicaGroups
 from hloinspect.hlo.schema import hlo_pb2 as schema
-from hloinspect.hlo.shape import MAX_NESTING, Shape
+from hloinspect.hlo.shape import MAX_NESTING, Shape, check_size
 
 _DTYPES = {
     1: "pred", 2: "s8", 3: "s16", 4: "s32", 5: "s64", 6: "u8", 7: "u16", 8: "u32", 9: "u64", 10: "f16", 11: "f32",
@@ -43,6 +43,7 @@ def _shape_of(proto: schema.ShapeProto, depth: int = 0) -> Shape:
         dims = tuple(1 if dim == -(1 << 63) else dim for dim in dims)
         if any(dim < 0 for dim in dims):
             raise HloParseError(f"a shape has a dimension of {min(dims)}")
+    check_size(dims)
     return Shape(dtype, dims, proto.layout.memory_space, tuple(proto.layout.minor_to_major))
 
 

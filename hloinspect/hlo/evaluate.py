@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.shape import Shape, dtype_bits
 
 Path = tuple[int, ...]
 Arguments = Callable[[int, Path], int | None]
 """Value of a parameter's element, by parameter number and path; None where it is unknown."""
 
-_MAX_DEPTH = 120
+_MAX_DEPTH = 100
 _MAX_LITERAL_STEPS = 64
 _MAX_TRIPS = 1 << 40
 _SAME = frozenset({"bitcast", "copy", "convert", "reshape", "broadcast", "opt-barrier", "optimization-barrier"})
@@ -43,56 +44,72 @@ def no_arguments(_number: int, _path: Path) -> int | None:
 
 def evaluate(module: Module, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
     """The value of a scalar integer or predicate, or None where the module does not determine it."""
-    return _Evaluation(module).value(computation, operand, arguments, 0)
+    return _Evaluation(module).value(computation, operand, arguments)
+
+
+def _fits(value: int, shape: Shape | None) -> bool:
+    """Whether the device would have this value too: it counts modulo the width of its type."""
+    if shape is None or shape.dtype == "pred":
+        return -1 <= value <= 1
+    bits = min(dtype_bits(shape.dtype), 64)
+    return -(1 << (bits - 1)) <= value < 1 << (bits - 1) if shape.dtype[0] == "s" else 0 <= value < 1 << bits
 
 
 class _Evaluation:
-    """One evaluation; remembers what it has seen so that shared subexpressions cost once."""
+    """One evaluation; remembers what it has seen so that shared subexpressions cost once.
+
+    ``compares`` holds both sides of every comparison that was evaluated, in order.
+    """
 
     def __init__(self, module: Module) -> None:
         self._module = module
         self._seen: dict[tuple[str, str, Path, int], int | None] = {}
         self._kept: list[Arguments] = []  # keys hold their ids, so they must not be collected
+        self._depth = 0
+        self.compares: list[tuple[int, int]] = []
 
-    def value(self, computation: Computation, operand: Operand, arguments: Arguments, depth: int) -> int | None:
-        if depth > _MAX_DEPTH:
-            return None
+    def value(self, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
         instruction, path = self._module.resolve(computation, operand)
-        if instruction is None:
+        if instruction is None or self._depth >= _MAX_DEPTH:
             return None
         key = (computation.name, instruction.name, path, id(arguments))
         if key not in self._seen:
             self._seen[key] = None  # a cycle has no value
-            self._seen[key] = self._instruction(computation, instruction, path, arguments, depth)
+            self._depth += 1
+            value = self._instruction(computation, instruction, path, arguments)
+            self._depth -= 1
+            self._seen[key] = value if value is not None and _fits(value, instruction.shape.at(path)) else None
         return self._seen[key]
 
     def _instruction(
-        self, computation: Computation, instruction: Instruction, path: Path, arguments: Arguments, depth: int
+        self, computation: Computation, instruction: Instruction, path: Path, arguments: Arguments
     ) -> int | None:
         opcode, operands = instruction.opcode, instruction.operands
         if opcode == "constant":
             return instruction.constant_integer
         if opcode == "parameter":
             return arguments(instruction.parameter_number, path)
-        if opcode == "tuple":
-            if not path or not 0 <= path[0] < len(operands):
+        if opcode == "tuple" or (opcode in _SAME and operands):
+            if opcode == "tuple" and (not path or not 0 <= path[0] < len(operands)):
                 return None
-            part = operands[path[0]]
-            return self.value(computation, Operand(part.name, part.path + path[1:]), arguments, depth + 1)
+            part, rest = (operands[path[0]], path[1:]) if opcode == "tuple" else (operands[0], path)
+            return self.value(computation, Operand(part.name, part.path + rest), arguments)
         if opcode in ("fusion", "call"):
             callee = self._module.computations.get(next(iter(instruction.called_names), ""))
-            if callee is None:
+            if callee is None or not len(callee):
                 return None
 
             def inner(number: int, inner_path: Path) -> int | None:
                 if not 0 <= number < len(operands):
                     return None
                 outer = operands[number]
-                return self.value(computation, Operand(outer.name, outer.path + inner_path), arguments, depth + 1)
+                return self.value(computation, Operand(outer.name, outer.path + inner_path), arguments)
 
             self._kept.append(inner)
-            return self.value(callee, Operand(callee.root.name, path), inner, depth + 1)
-        values = [self.value(computation, part, arguments, depth + 1) for part in operands]
+            return self.value(callee, Operand(callee.root.name, path), inner)
+        values = [self.value(computation, part, arguments) for part in operands]
+        if opcode == "compare" and len(values) == 2 and values[0] is not None and values[1] is not None:
+            self.compares.append((values[0], values[1]))
         return _apply(instruction, values)
 
 
@@ -103,12 +120,10 @@ def _apply(instruction: Instruction, values: list[int | None]) -> int | None:
     if not values or any(value is None for value in values):
         return None
     known = [value for value in values if value is not None]
-    if opcode in _SAME:
-        return known[0]
     if opcode == "negate":
         return -known[0]
     if opcode == "not":
-        return int(not known[0])
+        return int(not known[0]) if instruction.shape.dtype == "pred" else ~known[0]
     if opcode == "clamp" and len(known) == 3:
         return min(max(known[1], known[0]), known[2])
     if len(known) != 2:
@@ -190,38 +205,96 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     return known if known is not None else _derived_trip_count(LoopValues(module, computation, loop))
 
 
-def _derived_trip_count(values: LoopValues) -> int | None:
-    for turn in range(_MAX_LITERAL_STEPS):
-        more = values.goes_on(values.arguments(turn))
-        if not more:
-            return turn if more is False else None
-    return _extrapolate(values)
+def _derived_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
+    body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
+    if condition is None or body is None or not (loop.operands and len(condition) and len(body)):
+        return None
+    return _Counting(module, computation, loop.operands[0], condition, body).trips()
 
 
-def _extrapolate(values: LoopValues) -> int | None:
-    """Trips of a long loop whose counters move by fixed steps: the first count at which the condition fails."""
-    last = _MAX_LITERAL_STEPS - 1
-    lines: dict[Path, tuple[int, int]] = {}
-    for path in values.asked:
-        series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
-        known = [value for value in series if value is not None]
-        if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
-            return None
-        lines[path] = (known[2], known[2] - known[1])
+class _Counting:
+    """A loop's counters: the elements of its state that its condition depends on, found by asking it."""
 
-    def holds(more: int) -> bool:
-        def later(_number: int, path: Path) -> int | None:
-            base = lines.get(path)
-            return None if base is None else base[0] + base[1] * more
+    def __init__(
+        self, module: Module, outside: Computation, start: Operand, condition: Computation, body: Computation
+    ) -> None:
+        self._module = module
+        self._outside = outside
+        self._start = start
+        self._condition = condition
+        self._body = body
+        self._counters: dict[Path, int] = {}
 
-        return bool(values.goes_on(later))
+    def _now(self, _number: int, path: Path) -> int | None:
+        if path not in self._counters:
+            start = Operand(self._start.name, self._start.path + path)
+            value = evaluate(self._module, self._outside, start, no_arguments)
+            if value is None:
+                return None
+            self._counters[path] = value
+        return self._counters[path]
 
-    low, high = 0, 1
-    while holds(high):
-        low, high = high, high * 2
-        if high > _MAX_TRIPS:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return last + high
+    def _goes_on(self) -> tuple[int | None, list[int]]:
+        """Whether there is a further turn, and by how much the sides of each comparison differ."""
+        evaluation = _Evaluation(self._module)
+        value = evaluation.value(self._condition, Operand(self._condition.root.name), self._now)
+        return value, [left - right for left, right in evaluation.compares]
+
+    def _advance(self) -> bool:
+        after: dict[Path, int] = {}
+        while set(after) != set(self._counters):  # evaluating one counter may ask for another
+            for path in set(self._counters) - set(after):
+                value = evaluate(self._module, self._body, Operand(self._body.root.name, path), self._now)
+                if value is None:
+                    return False
+                after[path] = value
+        self._counters.update(after)
+        return True
+
+    def trips(self) -> int | None:
+        """Turns until the condition fails; None where that is not known, or would be never."""
+        steps: dict[Path, int] = {}
+        for turns in range(_MAX_LITERAL_STEPS):
+            more, _ = self._goes_on()
+            if not more:
+                return None if more is None else turns
+            before = dict(self._counters)
+            if not self._advance():
+                return None
+            last = steps
+            steps = {path: value - before[path] for path, value in self._counters.items() if path in before}
+        return self._extrapolate(steps) if steps == last and len(steps) == len(self._counters) else None
+
+    def _extrapolate(self, steps: dict[Path, int]) -> int | None:
+        """Turns of a long loop whose counters move by fixed steps.
+
+        Each comparison's difference then moves by a fixed step too, and can change its answer only around zero. So the
+        condition need be asked only there.
+        """
+        base = dict(self._counters)
+
+        def at(turn: int) -> tuple[int | None, list[int]]:
+            self._counters.update({path: base[path] + steps[path] * turn for path in base})
+            return self._goes_on()
+
+        (_, first), (_, second), (_, third) = at(0), at(1), at(2)
+        turns = {0}
+        for here, there, beyond in zip(first, second, third, strict=False):
+            if there - here != beyond - there:
+                return None
+            if there != here:
+                zero = -here // (there - here)
+                turns |= {zero, zero + 1}
+        for turn in sorted(turn for turn in turns if 0 <= turn < _MAX_TRIPS):
+            more, _ = at(turn)
+            if more is None:
+                return None
+            if not more:
+                return _MAX_LITERAL_STEPS + turn if turn == 0 or self._arrives(base, steps, turn) else None
+        return None
+
+    def _arrives(self, base: dict[Path, int], steps: dict[Path, int], turn: int) -> bool:
+        """Whether the body still takes the counters a step on in the last turn: a minimum may have stopped them."""
+        self._counters.update({path: base[path] + steps[path] * (turn - 1) for path in base})
+        return self._advance() and self._counters == {path: base[path] + steps[path] * turn for path in base}

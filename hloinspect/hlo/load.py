@@ -145,8 +145,9 @@ def sniff(head: bytes, name: str) -> Literal["text", "proto"]:
             _refuse(name, what)
     if head[257:262] == b"ustar":
         _refuse(name, "a tar archive")
-    if not _CONTROL.search(head):
-        _refuse(name, _text_kind(head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")))
+    text = head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace")
+    if not _CONTROL.search(head) and text.count("\N{REPLACEMENT CHARACTER}") <= len(text) // 50:
+        _refuse(name, _text_kind(text))
     if _is_proto(head):
         return "proto"
     if head.startswith(b"\x0a") and (b"/device:" in head or b"/host:" in head or b"Task Environment" in head):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -14,6 +14,9 @@ HOST_MEMORY_SPACE = 5
 
 MAX_NESTING = 64
 """Deeper tuples than this are refused: no compiler makes them, and a reader that recurses must have an end."""
+
+MAX_ELEMENTS = 1 << 63
+"""Arrays with more elements are refused, as XLA does: sizes must stay numbers that a float can hold."""
 
 _BITS = {
     "pred": 8,
@@ -120,9 +123,19 @@ def _dimension(text: str) -> int:
     return int(digits)
 
 
+def check_size(dims: Sequence[int]) -> None:
+    """Raises HloParseError for an array of more than MAX_ELEMENTS elements."""
+    count = 1
+    for dim in dims:
+        count *= max(dim, 1)
+        if count > MAX_ELEMENTS:
+            raise HloParseError("an array has more elements than 64 bits can count")
+
+
 def _array(match: re.Match[str]) -> Shape:
     dtype, dims, layout = match.groups()
     sizes = tuple(_dimension(dim) for dim in dims.split(",")) if dims.strip() else ()
+    check_size(sizes)
     if not layout:
         return Shape(dtype, sizes)
     order, _, rest = layout.partition(":")

@@ -65,7 +65,9 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
             values = LoopValues(module, caller, call, outer[0])
             found[site.callee] = [values.arguments(turn) for turn in range(turns)]
         elif call.opcode == "call":
-            found[site.callee] = [_passed(module, caller, call, each) for each in outer] if found.get(site.caller) else []
+            found[site.callee] = (
+                [_passed(module, caller, call, each) for each in outer] if found.get(site.caller) else []
+            )
     return found
 
 
@@ -141,9 +143,7 @@ def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int)
     return known if len(known) == turns else None
 
 
-def _offset(
-    module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments
-) -> int | None:
+def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments) -> int | None:
     """The byte offset that a slice's index operands name; indices are clamped as HLO does."""
     first = 1 if part.opcode == "dynamic-slice" else 2
     taken = part.shape if part.opcode == "dynamic-slice" else module.shape_of(body, part.operands[1])

@@ -117,7 +117,10 @@ class _Climber:
         if instruction.done_of:
             return computation, Operand(operands[0].name, operands[0].path)
         if opcode == "while":
-            return computation, Operand(operands[0].name, operands[0].path + path)
+            body = self._module.computations.get(next(iter(instruction.called.get("body", ())), ""))
+            if body is None or not len(body):
+                return computation, Operand(operands[0].name, operands[0].path + path)
+            return body, Operand(body.root.name, path)
         return None
 
     def _argument(

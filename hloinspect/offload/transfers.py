@@ -91,7 +91,7 @@ class Offload:
     """All that a module does with host memory.
 
     ``unfollowed`` names the instructions that talk to the host in a way that is not counted as a transfer: computation
-    on the host, infeeds and outfeeds, sends and receives of the host, Python callbacks.
+    on the host, infeeds and outfeeds, sends and receives of the host, Python callbacks, async starts of many results.
     """
 
     program: Program
@@ -136,6 +136,8 @@ def find_offload(module: Module) -> Offload:
         for index in candidates:
             instruction = computation.instruction(index)
             executions = program.executions[computation.name]
+            if _has_many_results(instruction):
+                unfollowed.append(instruction.name)
             for found in _transfers_of(module, computation, instruction):
                 if isinstance(found, HostCopy):
                     copies.append(replace(found, executions=executions))
@@ -174,6 +176,13 @@ def _talks_to_host(instruction: Instruction) -> bool:
         target = instruction.custom_call_target
         return target == "HostExecute" or target.endswith(("python_gpu_callback", "python_callback"))
     return opcode in ("infeed", "outfeed")
+
+
+def _has_many_results(start: Instruction) -> bool:
+    """Whether it is an async start around several results with host memory somewhere: no compiler was seen to make
+    one, and which result takes what from the host is not worked out."""
+    result = start.shape.at((1,)) if start.is_generic_async_start else None
+    return result is not None and result.is_tuple and start.shape.host_bytes > 0 and not _talks_to_host(start)
 
 
 def _unfollowed(computation: Computation) -> Iterator[str]:
@@ -275,7 +284,9 @@ def _written_number(module: Module, computation: Computation, kernel: Instructio
     hosts = [number for number, shape in enumerate(shapes) if shape is not None and shape.on_host]
     if (update := update_operand(kernel)) is not None:
         return kernel.operands.index(update)
-    body = module.computations.get(next(iter(kernel.called.get("calls", ())), "")) if kernel.opcode == "fusion" else None
+    body = (
+        module.computations.get(next(iter(kernel.called.get("calls", ())), "")) if kernel.opcode == "fusion" else None
+    )
     number = _updating_parameter(module, body)
     return number if number is not None and number < len(shapes) else _largest(shapes, hosts)
 

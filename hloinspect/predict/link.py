@@ -10,7 +10,6 @@ from hloinspect.hardware.target import HostLink
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict.scenario import Scenario
 
-Key = tuple[str, str]
 _DONE_BYTES = 1e-3
 
 
@@ -18,7 +17,7 @@ _DONE_BYTES = 1e-3
 class Job:
     """A copy in a queue: what is left of its start-up time and of its bytes."""
 
-    key: Key
+    ticket: int
     transfer: int
     latency_ps: float
     bytes: float
@@ -68,14 +67,16 @@ class Link:
         self._rates = rates
         self._served = served
         self._queues: dict[str, deque[Job]] = {D2H: deque(), H2D: deque()}
-        self._finished: dict[Key, float] = {}
+        self._finished: dict[int, float] = {}
+        self._tickets = 0
         self.now_ps = 0.0
 
-    def submit(self, key: Key, direction: str, transfer: int, size_bytes: float, at_ps: float) -> None:
-        """Queues a copy at a moment."""
+    def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float) -> int:
+        """Queues a copy at a moment; returns a ticket to wait for it with."""
         self.advance(at_ps)
-        self._finished.pop(key, None)
-        self._queues[direction].append(Job(key, transfer, self._rates.latency_ps, size_bytes))
+        self._tickets += 1
+        self._queues[direction].append(Job(self._tickets, transfer, self._rates.latency_ps, size_bytes))
+        return self._tickets
 
     def advance(self, to_ps: float) -> None:
         """Serves the queues until ``to_ps``."""
@@ -83,13 +84,11 @@ class Link:
             self._serve(to_ps)
         self.now_ps = max(self.now_ps, to_ps)
 
-    def finish(self, key: Key) -> float:
-        """Serves until a copy is through; returns the moment (it may lie in the past)."""
-        while key not in self._finished:
-            if not any(self._queues.values()):
-                return self.now_ps  # nothing of that name was started: nothing to wait for
+    def finish(self, ticket: int) -> float:
+        """Serves until a copy is through; returns the moment (it may lie in the past). Each copy is asked for once."""
+        while ticket not in self._finished:
             self._serve(float("inf"))
-        return self._finished[key]
+        return self._finished.pop(ticket)
 
     def queued(self, direction: str) -> list[Job]:
         """What waits or runs in a direction, the head first."""
@@ -98,7 +97,7 @@ class Link:
     def shift(self, by_ps: float) -> None:
         """Moves the link's clock on without serving anything: turns of a loop that repeat exactly."""
         self.now_ps += by_ps
-        self._finished = {key: moment + by_ps for key, moment in self._finished.items()}
+        self._finished = {ticket: moment + by_ps for ticket, moment in self._finished.items()}
 
     def state(self) -> tuple[tuple[str, int, int], ...]:
         """What is queued, for telling whether a loop's turn begins like the one before."""
@@ -127,5 +126,5 @@ class Link:
                 job.bytes -= step * rates[direction]
             if job.latency_ps <= 0 and job.bytes <= _DONE_BYTES:
                 self._queues[direction].popleft()
-                self._finished[job.key] = end
+                self._finished[job.ticket] = end
         self.now_ps = end

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.transfers import Transfer
-from hloinspect.predict.link import Key, Link, Rates, Served, rates_of
+from hloinspect.predict.link import Link, Rates, Served, rates_of
 from hloinspect.predict.scenario import Scenario
 from hloinspect.predict.schedule import (
     BlockingCollective,
@@ -26,6 +26,7 @@ from hloinspect.predict.schedule import (
     BlockingTransfer,
     Branch,
     Done,
+    Key,
     Loop,
     Operation,
     Run,
@@ -87,12 +88,14 @@ class Simulator:
         self._communication = 0.0
         self._side = 0.0
         self._ends: dict[Key, float] = {}
-        self._directions: dict[Key, str] = {}
+        self._tickets: dict[Key, int] = {}  # of the latest copy that each start has issued
+        self._under_way: dict[int, str] = {}  # direction of each copy that nobody has waited for, by ticket
         self._segments: list[Segment] = []
         self._open = _Open(0.0)
         self._running: list[_Piece] = []
         self._waiting: str | None = None
         self._durations: Durations = {} if durations is None else durations
+        self._lengths: dict[str, float] = {}
         self._recording = record
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
@@ -109,8 +112,8 @@ class Simulator:
 
     def _step(self) -> None:
         self._computation(self._schedule.entry)
-        for key in list(self._directions):  # the step ends when everything it started has ended
-            self._wait_for(key)
+        for ticket in list(self._under_way):  # the step ends when everything it started has ended
+            self._wait_for(ticket)
         self._hold(max([self._now, self._communication, self._side]))
         self._close()
 
@@ -171,43 +174,44 @@ class Simulator:
         if transfer.mechanism == "kernel" and self._scenario.kernels_block:
             self._blocking_transfer(BlockingTransfer(transfer))
             return
-        self._submit(start.key, transfer)
+        self._tickets[start.key] = self._submit(transfer)
 
     def _blocking_transfer(self, operation: BlockingTransfer) -> None:
         transfer = operation.transfer
         if self._is_free(transfer.id):
             return
-        key = (transfer.computation, f"{transfer.start} (blocking)")
-        self._submit(key, transfer)
-        self._wait_for(key)
+        self._wait_for(self._submit(transfer))
 
-    def _submit(self, key: Key, transfer: Transfer) -> None:
+    def _submit(self, transfer: Transfer) -> int:
         self._link.advance(self._now)
         ahead = self._link.queued(transfer.direction)
         if ahead and ahead[-1].transfer != transfer.id:
             self.queued_behind[transfer.id] = ahead[-1].transfer
-        self._link.submit(key, transfer.direction, transfer.id, transfer.bytes, self._now)
-        self._directions[key] = transfer.direction
+        ticket = self._link.submit(transfer.direction, transfer.id, transfer.bytes, self._now)
+        self._under_way[ticket] = transfer.direction
+        return ticket
 
     def _blocking_host_copy(self, operation: BlockingHostCopy) -> None:
         """Host memory read and written: on a GPU half of the bytes cross the link each way, on the main stream."""
         if self._free is None:
             return
-        half = operation.copy.bytes / 2
-        self._main(half / min(self._rates.both.values()), COMPUTE, operation.copy.instruction)
+        self._main(self._host_copy_time(operation), COMPUTE, operation.copy.instruction)
+
+    def _host_copy_time(self, operation: BlockingHostCopy) -> float:
+        return operation.copy.bytes / 2 / min(self._rates.both.values())
 
     def _done(self, key: Key) -> None:
-        if key in self._directions:
-            self._wait_for(key)
+        if key in self._tickets:
+            self._wait_for(self._tickets.pop(key))
         elif key in self._ends:
             self._hold(self._ends.pop(key))
 
-    def _wait_for(self, key: Key) -> None:
+    def _wait_for(self, ticket: int) -> None:
         """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on
         meanwhile."""
         self._link.advance(self._now)
-        self._waiting = self._directions.pop(key)
-        end = self._link.finish(key)
+        self._waiting = self._under_way.pop(ticket)
+        end = self._link.finish(ticket)
         self._waiting = None
         self._now = max(self._now, end)
 
@@ -220,20 +224,37 @@ class Simulator:
     def _chosen(self, branch: Branch) -> str:
         if len(branch.callees) == 1:
             return branch.callees[0]
-        lengths = {name: self._length(name) for name in branch.callees}
         pick = max if self._scenario.longest_branch else min
-        return pick(branch.callees, key=lambda name: lengths[name])
+        return pick(branch.callees, key=self._length)
 
-    def _length(self, name: str, depth: int = 0) -> float:
-        """Compute time of a computation, for choosing a branch."""
+    def _length(self, name: str) -> float:
+        """What a computation issues, one thing after the other, for choosing a branch. Transfers count even where they
+        are free: a counterfactual takes the same way."""
+        if name not in self._lengths:
+            self._lengths[name] = self._sum_of(name)
+        return self._lengths[name]
+
+    def _sum_of(self, name: str) -> float:
         total = 0.0
         for operation in self._schedule.operations[name]:
-            if isinstance(operation, Run):
-                total += self._run_time(operation)
-            elif isinstance(operation, Loop) and depth < 16:
-                total += operation.trips * self._length(operation.body, depth + 1)
-            elif isinstance(operation, Branch) and depth < 16:
-                total += max(self._length(callee, depth + 1) for callee in operation.callees)
+            match operation:
+                case Run():
+                    total += self._run_time(operation)
+                case StartCollective() | BlockingCollective():
+                    total += operation.collective.time_ps(self._target)
+                case StartSide():
+                    total += operation.cost.time_ps(self._target, self._scenario)
+                case StartTransfer() | BlockingTransfer():
+                    moved = operation.transfer
+                    total += self._rates.latency_ps + moved.bytes / self._rates.alone[moved.direction]
+                case BlockingHostCopy():
+                    total += self._host_copy_time(operation)
+                case Loop():
+                    total += operation.trips * self._length(operation.body)
+                    if operation.condition is not None:
+                        total += (operation.trips + 1) * self._length(operation.condition)
+                case Branch():
+                    total += self._length(self._chosen(operation))
         return total
 
     def _loop(self, loop: Loop) -> None:
