@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloinspect.compile.topology import choose_topology
 from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
@@ -91,11 +92,17 @@ def inspect(
     else:
         if xla_flags:
             raise UsageError("--xla-flag changes how a step is compiled; this input is compiled already")
+        if keep is not None:
+            raise UsageError("--keep keeps what compiling a step writes; this input is compiled already")
         loaded = _load(found, module)
     if chosen is None and loaded.target is not None:
         chosen = load_target(loaded.target)
+    if chosen is None and link:
+        raise UsageError("--link replaces the host link of a target: name one with --target")
     if chosen is not None and link:
         chosen = with_link(chosen, link)
+    if chosen is not None and topology:
+        choose_topology(chosen, devices, topology)  # for its complaints
     return _judge(loaded, chosen, devices, topology)
 
 
@@ -133,11 +140,12 @@ def _load(found: Input, wanted: str | None) -> _Loaded:
     if wanted is not None:
         raise UsageError("--module picks a module of a dump directory; this input is one module")
     module = load_module(found.text)
-    digest = None if found.text == "-" else _digest(found.path)
-    return _Loaded(InputInfo(found.text, module.kind, digest), module)
+    return _Loaded(InputInfo(found.text, module.kind, None if found.text == "-" else _digest(found.path)), module)
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path) -> str | None:
+    if not path.is_file():  # a pipe can be read once
+        return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -242,7 +250,7 @@ def _obstacle(module: Module, target: Target | None) -> Unknown | None:
 
 
 def _uncounted(offload: Offload) -> Sequence[Unknown]:
-    return [
+    found = [
         Unknown(
             f"how often the loop {loop} turns cannot be read from the module; it was counted as one turn",
             "make the trip count static, or measure a run",
@@ -250,6 +258,11 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
         )
         for loop in offload.program.unknown_trip_counts
     ]
+    if names := offload.unfollowed:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        reason = f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
+        found.append(Unknown(reason, "judge a step without them, or measure a run", "time"))
+    return found
 
 
 def _limits(module: Module, prediction: Prediction | None) -> Sequence[str]:

@@ -103,8 +103,8 @@ def as_text(result: CompileResult) -> str:
     manifest = result.manifest
     memory, seconds = manifest.memory, manifest.seconds
     rows = [
-        f"{manifest.module_name}   compiled for {manifest.devices} x {manifest.target} ({manifest.topology}) without a device, "
-        f"jax {manifest.versions['jax']}",
+        f"{manifest.module_name}   compiled for {manifest.devices} x {manifest.target} ({manifest.topology}) "
+        f"without a device, jax {manifest.versions['jax']}",
         "",
         f"  module        {result.module_text}",
         f"  proto         {result.module_proto}",

@@ -2,9 +2,10 @@
 
     python -m hloinspect.compile.child
 
-It reads one line of JSON (the request) from standard input and answers with lines of JSON on standard output: ``{"progress": ...}``
-as it goes, and ``{"done": true}`` or ``{"error": ..., "detail": ...}`` at the end. Whatever the user's code or XLA prints goes to
-standard error. The files go to the directory that the request names, the manifest last.
+It reads one line of JSON (the request) from standard input and answers with lines of JSON on standard output:
+``{"progress": ...}`` as it goes, and ``{"done": true}`` or ``{"error": ..., "detail": ...}`` at the end. Whatever the
+user's code or XLA prints goes to standard error. The files go to the directory that the request names, the manifest
+last.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from typing import IO, Any
 
 from hloinspect import __version__
 from hloinspect.compile import result, target_config
-
 
 _LONGEST_MESSAGE = 600
 _PLUGINS = {"gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin"), "tpu": ("libtpu",)}
@@ -78,7 +78,7 @@ def main() -> int:
 
 
 def _take_over_streams() -> tuple[dict[str, Any], IO[str]]:
-    """The request and the stream for answers. Afterwards standard input is empty and standard output is standard error."""
+    """The request and the stream for answers; standard input is empty afterwards, standard output is standard error."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull) as nothing:
@@ -134,7 +134,7 @@ def _import_jax(platform: str) -> Any:
     return jax
 
 
-# --- the target --------------------------------------------------------------------------------------------------------------
+# --- the target -----------------------------------------------------------------------------------
 
 
 def _target_devices(job: Job) -> list[Any]:
@@ -142,9 +142,8 @@ def _target_devices(job: Job) -> list[Any]:
     platform = job.request["platform"]
     if _plugin_version(platform) is None:
         names = " or ".join(_PLUGINS[platform])
-        raise ChildError(
-            f"compiling for {job.request['target']} needs {names}; install it with: pip install 'hloinspect[{_EXTRA[platform]}]'"
-        )
+        install = f"pip install 'hloinspect[{_EXTRA[platform]}]'"
+        raise ChildError(f"compiling for {job.request['target']} needs {names}; install it with: {install}")
     topology = _tpu_topology(job) if platform == "tpu" else _gpu_topology(job)
     return list(topology.devices)[: job.request["devices"]]
 
@@ -156,16 +155,17 @@ def _tpu_topology(job: Job) -> Any:
 
 
 def _gpu_topology(job: Job) -> Any:
-    """The topology; target-config fields that this jaxlib does not know are dropped, one by one, as its parser names them."""
+    """The topology, without the target-config fields that this jaxlib does not know (its parser names each)."""
     from jax.experimental.topologies import get_topology_desc
 
-    text, dropped = job.request["target_config"], []
+    text: str = job.request["target_config"]
+    dropped: list[str] = []
     while True:
         try:
             with _captured_stderr() as log:
                 topology = get_topology_desc(platform="cuda", target_config=text, topology=job.request["topology"])
         except Exception as error:
-            name = target_config.unknown_field(log())
+            name = target_config.unknown_field(log()) or ""
             shorter = target_config.without_field(text, name) if name else text
             if shorter == text:
                 raise ChildError(
@@ -183,7 +183,7 @@ def _gpu_topology(job: Job) -> Any:
 
 @contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """What C++ writes to standard error meanwhile: protobuf's text parser says there, and only there, which field it does not know."""
+    """Collect what C++ writes to standard error: protobuf's text parser names an unknown field only there."""
     sys.stderr.flush()
     with tempfile.TemporaryFile() as log:
         saved = os.dup(2)
@@ -213,7 +213,7 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-# --- the step ----------------------------------------------------------------------------------------------------------------
+# --- the step -------------------------------------------------------------------------------------
 
 
 def _keep_jaxprs(job: Job) -> None:
@@ -251,7 +251,7 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
         )
 
 
-# --- compiling and writing ---------------------------------------------------------------------------------------------------
+# --- compiling and writing ------------------------------------------------------------------------
 
 
 def _options(job: Job, dump: str) -> dict[str, Any]:
@@ -315,17 +315,22 @@ def _memory(compiled: Any) -> dict[str, int]:
 
 
 def _note_lost_offload(job: Job, stablehlo: str, text: str) -> None:
-    """XLA drops some offloads without a word (facts: a D2H and H2D with no barrier between fold into nothing)."""
+    """XLA drops some offloads without a word, as where a D2H and its H2D with no barrier between fold into nothing."""
     annotations = len(re.findall(r'_xla_buffer_placement = "(?:un)?pinned_host"', stablehlo))
     arguments = len(re.findall(r'mhlo\.memory_kind = "(?:un)?pinned_host"', stablehlo))
+    layouts = text.partition("\n")[0].count("S(5)")
     if annotations + arguments and "S(5)" not in text:
         job.notes.append(
-            f"{result.NOTE_OFFLOAD_GONE}: StableHLO has {annotations} placements on the host and {arguments} arguments or results "
-            f"there, the module nothing in host memory"
+            f"{result.NOTE_OFFLOAD_GONE}: StableHLO has {annotations} placements on the host and {arguments} arguments "
+            f"or results there, the module nothing in host memory"
+        )
+    elif layouts < arguments:
+        job.notes.append(
+            f"{result.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were asked for, the module has {layouts} in host memory"
         )
 
 
-# --- errors ------------------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def _one_line(error: BaseException) -> str:
@@ -334,18 +339,26 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         text = f"the step's code called sys.exit({error.code!r})"
     else:
-        text = f"{type(error).__name__}: {_first_line(error)}"
+        text = f"{type(error).__name__}: {_gist(error)}"
     where = _user_frame(error)
     return " ".join(text.split())[:_LONGEST_MESSAGE] + (f" ({where})" if where else "")
 
 
+def _gist(error: BaseException) -> str:
+    """The first paragraph of an error's text, with the next one where the first only announces it."""
+    if isinstance(error, SyntaxError):
+        return error.msg
+    paragraphs = [part for part in re.split(r"\n\s*\n", str(error)) if part.strip()]
+    announced = bool(paragraphs) and paragraphs[0].rstrip().endswith(":")
+    return "\n\n".join(paragraphs[: 2 if announced else 1])
+
+
 def _first_line(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return text.strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0]
 
 
 def _user_frame(error: BaseException) -> str | None:
-    """``file:line, in function`` of the innermost frame that is neither ours nor of an installed package or the standard library."""
+    """``file:line, in function`` of the innermost frame that is not ours, a package's or the standard library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

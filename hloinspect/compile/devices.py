@@ -1,9 +1,10 @@
 """Makes JAX take a compile-only topology for the machine it runs on (child process only; nothing is ever undone).
 
-JAX can compile for devices that are not there, but a program must ask for that: build its mesh from a topology, never run anything.
-Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces of JAX that such programs reach are
-replaced here: the target's devices are reported, eager work runs on the CPU, and whatever would land on the target becomes a
-``jax.ShapeDtypeStruct``. Held to jax 0.9 .. 0.12. Private names of JAX are reached through ``_private`` so that each is easy to find.
+JAX can compile for devices that are not there, but a program must ask for that: build its mesh from a topology, never
+run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces of
+JAX that such programs reach are replaced here: the target's devices are reported, eager work runs on the CPU, and
+whatever would land on the target becomes a ``jax.ShapeDtypeStruct``. Held to jax 0.9 .. 0.12. Private names of JAX
+are reached through ``_private`` so that each is easy to find.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _COMPILE_ONLY_CLIENT = "CompileOnlyPyClient"
 def become_target(devices: Sequence[Any], platform: str) -> None:
     """From here on ``devices`` (of one topology; "gpu" or "tpu") are what this process' JAX reports and lowers for.
 
-    Call it once, before the user's module is imported: a module that has done ``from jax.sharding import NamedSharding`` keeps the old
-    class.
+    Call it once, before the user's module is imported: a module that has done ``from jax.sharding import
+    NamedSharding`` keeps the old class.
     """
     if platform == "gpu":
         for name in ("NamedSharding", "SingleDeviceSharding", "GSPMDSharding"):
@@ -77,11 +78,11 @@ def _replace_everywhere(old: Any, new: Any) -> None:
                     setattr(module, name, new)
 
 
-# --- which devices there are -------------------------------------------------------------------------------------------------
+# --- which devices there are ----------------------------------------------------------------------
 
 
 def _report_devices(target_devices: list[Any], platform: str) -> None:
-    """``jax.devices()``, ``jax.device_count()``, ``jax.default_backend()`` and what builds on them (``jax.make_mesh``)."""
+    """``jax.devices()``, ``jax.device_count()``, ``jax.default_backend()`` and what builds on them."""
     xla_bridge = _module("xla_bridge")
     client = target_devices[0].client
     backends = xla_bridge.backends()  # starts the CPU backend; a program may go on to ask for jax.devices("cpu")
@@ -107,7 +108,7 @@ def _report_devices(target_devices: list[Any], platform: str) -> None:
 
 
 def _run_eagerly_on_cpu(first_target_device: Any) -> None:
-    """Eager operations (initialization, random keys) run on the CPU; a program that is lowered without any sharding is the target's."""
+    """Eager operations (initialization, keys) run on the CPU; what is lowered without a sharding is the target's."""
     jax.config.update("jax_default_device", _module("xla_bridge").backends()["cpu"].local_devices()[0])
     traced = _module("stages").Traced
     lower = traced.lower
@@ -120,7 +121,7 @@ def _run_eagerly_on_cpu(first_target_device: Any) -> None:
     traced.lower = lower_on_target
 
 
-# --- values that would live on the target ------------------------------------------------------------------------------------
+# --- values that would live on the target ---------------------------------------------------------
 
 
 def _accept_abstract_arguments() -> None:
@@ -135,7 +136,7 @@ def _accept_abstract_arguments() -> None:
 
 
 def _make_device_put_abstract() -> None:
-    """``jax.device_put`` onto the target gives shapes with their sharding. Inside a traced function it is left alone."""
+    """``jax.device_put`` onto the target gives shapes with their sharding; inside traced functions nothing changes."""
     device_put = jax.device_put
     trace_state_clean = _private("core", "trace_state_clean")
 
@@ -157,7 +158,7 @@ def _shape_on(value: Any, place: Any) -> Any:
 
 
 def _make_jitted_calls_abstract() -> None:
-    """Calling (not lowering) a jitted function whose arguments or results live on the target gives shapes: its types are known."""
+    """Calling (not lowering) a jitted function whose arguments or results live on the target gives shapes."""
     call = _private("pjit", "_pjit_call_impl_python")
 
     def call_or_shapes(*args: Any, jaxpr: Any, in_shardings: Any, out_shardings: Any, **kwargs: Any) -> Any:
@@ -195,15 +196,16 @@ def _make_array_callbacks_abstract() -> None:
     jax.make_array_from_callback = make
 
 
-# --- memory kinds --------------------------------------------------------------------------------------------------------------
+# --- memory kinds ---------------------------------------------------------------------------------
 
 
 def _remember_memory_kind(class_name: str) -> None:
     """Shardings of compile-only GPU devices lose ``memory_kind``; this puts in their place subclasses that remember it.
 
-    jaxlib's constructor turns every kind into None on devices that report no memories (sharding.cc, CheckAndCanonicalizeMemoryKind),
-    and it goes past a patched ``__init__`` of the class itself, but not of a subclass. Without a kind, parameters and optimizer state
-    that the program keeps in pinned host memory would be lowered as device memory, and without an error.
+    jaxlib's constructor turns every kind into None on devices that report no memories (sharding.cc,
+    CheckAndCanonicalizeMemoryKind), and it goes past a patched ``__init__`` of the class itself, but not of a
+    subclass. Without a kind, parameters and optimizer state that the program keeps in pinned host memory would be
+    lowered as device memory, and without an error.
     """
     base = getattr(_module("named_sharding" if class_name == "NamedSharding" else "sharding_impls"), class_name)
     base._asked_memory_kind = None  # of those that jaxlib makes itself
@@ -226,7 +228,7 @@ def _memory_kind(sharding: Any) -> str | None:
 
 
 def _hash_with_kind(base_hash: Callable[[Any], int]) -> Callable[[Any], int]:
-    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be taken for one another."""
+    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up."""
     return lambda self: hash((base_hash(self), self.memory_kind))
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any
 from hloinspect.compile.flags import compiler_options
 from hloinspect.compile.result import FILES, MANIFEST, SCHEMA, CompileResult, load_result
 from hloinspect.compile.topology import choose_topology
-from hloinspect.errors import CompileError, InputError, UsageError
+from hloinspect.errors import CompileError, InputError
 from hloinspect.hardware.target import Target
 
 _DETAIL_CHARS = 8000
@@ -40,12 +40,13 @@ def compile_step(
 ) -> CompileResult:
     """Compile ``step`` (``file.py:function`` or ``package.module:function``) for ``target`` without its hardware.
 
-    The work is done by a child process of the running Python, so that neither jax nor the user's code is ever loaded here. ``out`` is
-    created if need be; an earlier result in it is replaced, but only by a whole one. ``on_progress`` gets short texts.
+    The work is done by a child process of the running Python, so that neither jax nor the user's code is ever loaded
+    here. ``out`` is created if need be; an earlier result in it is replaced, but only by a whole one. ``on_progress``
+    gets short texts.
 
-    Raises CompileError where the step cannot be compiled (``detail`` has the tail of the traceback or log), UsageError for a topology
-    that makes no sense, TargetError for a target without what XLA needs, and InputError where ``out`` holds other files of the same
-    names.
+    Raises CompileError where the step cannot be compiled (``detail`` has the tail of the traceback or log),
+    UsageError for a topology that makes no sense, TargetError for a target without what XLA needs, and InputError
+    where ``out`` holds other files of the same names.
     """
     _check_step(step)
     layout = choose_topology(target, devices, topology)
@@ -89,12 +90,12 @@ def _environment_notes() -> list[str]:
     return []
 
 
-# --- the result's directory --------------------------------------------------------------------------------------------------
+# --- the result's directory -----------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _staging(out: Path) -> Iterator[Path]:
-    """A directory inside ``out`` to build the result in; it is gone afterwards, and so is ``out`` if nothing came of it."""
+    """A directory inside ``out`` to build in. It is gone afterwards, and so is an ``out`` that nothing came of."""
     _refuse_foreign_files(out)
     created = [path for path in (out, *out.parents) if not path.exists()]
     try:
@@ -118,7 +119,8 @@ def _refuse_foreign_files(out: Path) -> None:
     there = [name for name in FILES if (out / name).exists()]
     if there and not _is_ours(out / MANIFEST):
         raise InputError(
-            f"{out} holds {', '.join(there)} that hloinspect did not finish writing; remove it or choose another directory"
+            f"{out} holds {', '.join(there)} that hloinspect did not finish writing: "
+            f"remove them or choose another directory"
         )
 
 
@@ -131,7 +133,7 @@ def _is_ours(manifest: Path) -> bool:
 
 
 def _publish(staging: Path, out: Path) -> None:
-    """Move the files into place: the old manifest goes first and the new one comes last, so no reader ever sees a mixture."""
+    """Move the files into place: the old manifest goes first and the new one comes last: no reader sees a mixture."""
     (out / MANIFEST).unlink(missing_ok=True)
     for name in FILES:
         if (staging / name).exists():
@@ -140,7 +142,7 @@ def _publish(staging: Path, out: Path) -> None:
             (out / name).unlink(missing_ok=True)
 
 
-# --- the child ---------------------------------------------------------------------------------------------------------------
+# --- the child ------------------------------------------------------------------------------------
 
 
 def _run_child(request: dict[str, Any], timeout_s: float, on_progress: Callable[[str], None]) -> None:
@@ -189,7 +191,8 @@ def _child_environment(platform: str) -> dict[str, str]:
 def _converse(
     child: subprocess.Popen[str], request: dict[str, Any], timeout_s: float, on_progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Send the request and read lines until the last one; ``{}`` where the child ends without one. Raises TimeoutExpired.
+    """Send the request and read lines until the last one; ``{}`` where the child ends without one. Raises
+    TimeoutExpired.
 
     The pipe to the child stays open: when it closes, because this process has died, the child ends too.
     """
@@ -249,7 +252,7 @@ def _silent_end(returncode: int, log: str) -> str:
 
 
 def _last_words(log: str) -> list[str]:
-    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed: ...``), else a Python error."""
+    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed``), else a Python error."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]

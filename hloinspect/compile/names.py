@@ -1,7 +1,8 @@
 """Checkpoint names of offloaded values, read from the jaxpr (run in the child process, where jax is).
 
 HLO keeps no ``checkpoint_name``. In the jaxpr an offloaded named value is a ``name`` equation whose result goes into a
-``device_put`` to host memory; the frame of the value's producer is what the optimized module's transfer can be matched by.
+``device_put`` to host memory; the frame of the value's producer is what the optimized module's transfer can be
+matched by.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _HOST_KINDS = ("pinned_host", "unpinned_host", "Host")
 
 
 def offload_names(jaxpr: Any) -> list[dict[str, Any]]:
-    """One entry (the fields of ``OffloadName``) for each named value that is put into host memory, without repeats, in order."""
+    """One entry (the fields of ``OffloadName``) for each named value that is put into host memory, without repeats."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for body in _all_jaxprs(jaxpr):
         producers = {var: eqn for eqn in body.eqns for var in eqn.outvars}
@@ -74,7 +75,7 @@ def _entry(named: Any, producers: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _user_frame(eqn: Any) -> Any:
-    """The user's innermost frame of an equation, or None. ``user_frame`` took the SourceInfo itself before it took its traceback."""
+    """The user's innermost frame of an equation, or None. (``user_frame`` once took the SourceInfo.)"""
     source_info_util = importlib.import_module("jax._src.source_info_util")
     try:
         return source_info_util.user_frame(eqn.source_info.traceback)

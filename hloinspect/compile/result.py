@@ -1,7 +1,7 @@
 """What a compilation leaves behind: a directory of files and the manifest that says how they were made.
 
-The manifest is written last. A directory without one, or whose module does not have the manifest's checksum, is half-written and
-is never taken for a result.
+The manifest is written last. A directory without one, or whose module does not have the manifest's checksum, is
+half-written and is never taken for a result.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ FILES = (MODULE_TEXT, MODULE_PROTO, STABLEHLO, THUNK_SEQUENCE, THUNK_METADATA, M
 # Notes that other parts of the house look for.
 NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"
 NOTE_OFFLOAD_GONE = "the offload asked for is gone from the optimized module"
+NOTE_HOST_ARGUMENTS_GONE = "arguments or results asked for in host memory are in device memory"
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadName:
     """A ``checkpoint_name`` whose value is moved to host memory.
 
-    ``file``, ``line`` (from 1), ``column`` (from 0, as in XLA's stack frames) and ``function`` are the user's frame in which the *value* is computed: the optimized
-    module's transfer has no better one. They are None where the value is an argument of the loop or of the step.
+    ``file``, ``line`` (from 1), ``column`` (from 0, as in XLA's stack frames) and ``function`` are the user's frame
+    in which the *value* is computed: the optimized module's transfer has no better one. They are None where the value
+    is an argument of the loop or of the step.
     """
 
     name: str
@@ -48,9 +50,11 @@ class OffloadName:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own names.
+    """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own
+    names.
 
-    ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not installed.
+    ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not
+    installed.
     """
 
     schema: str
@@ -88,7 +92,7 @@ class CompileResult:
 
 
 def manifest_from_json(text: str, path: Path) -> Manifest:
-    """The manifest in ``text``. Raises InputError, naming ``path``, where it is not a whole ``hloinspect.manifest/1``."""
+    """The manifest in ``text``. Raises InputError, naming ``path``, where it is not a whole one of this schema."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -129,7 +133,8 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
 def load_result(directory: Path) -> CompileResult:
     """The result that ``compile_step`` wrote to ``directory``.
 
-    Raises InputError where ``manifest.json`` is missing or of an unknown schema, or where the module is not the one it describes.
+    Raises InputError where ``manifest.json`` is missing or of an unknown schema, or where the module is not the one
+    it describes.
     """
     directory = Path(directory)
     path = directory / MANIFEST

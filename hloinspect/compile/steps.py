@@ -1,4 +1,4 @@
-"""Finds the function that a step names, calls it, and takes the ``jax.stages.Lowered`` out of what it returns (child process only)."""
+"""Finds the function that a step names, calls it, and takes the ``Lowered`` out of what it returns (child only)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class StepError(Exception):
 def load_step(step: str) -> Callable[[], Any]:
     """The function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
 
-    Raises StepError where the file, the module or the function is missing, or where the function needs arguments; whatever the
-    module itself raises goes through.
+    Raises StepError where the file, the module or the function is missing, or where the function needs arguments;
+    whatever the module itself raises goes through.
     """
     where, _, name = step.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
@@ -42,14 +42,14 @@ def load_step(step: str) -> Callable[[], Any]:
 
 
 def call_step(step: str, function: Callable[[], Any]) -> jax.stages.Lowered:
-    """Call the step and lower what it returns, if it is not lowered yet. Raises StepError where it is nothing of the kind."""
+    """Call the step and lower what it returns, if it is not lowered yet. Raises StepError where that cannot be done."""
     value = function()
     for unwrap in (_as_lowered, _from_tuple, _from_wrapper):
         lowered = unwrap(value)
         if lowered is not None:
             return lowered
     raise StepError(
-        f"{step} returned {_describe(value)}: a step returns jax.jit(...).lower(...), or (jitted function, arguments...)"
+        f"{step} returned {_describe(value)}: a step returns jax.jit(...).lower(...), or (jitted, arguments...)"
     )
 
 
@@ -90,9 +90,9 @@ def _no_such_function(where: str, name: str, module: ModuleType, found: Any) -> 
 
 def _steps_in(module: ModuleType) -> Iterator[str]:
     for name, value in vars(module).items():
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
-            if not _required_parameters(value):
-                yield name
+        ours = inspect.isfunction(value) and value.__module__ == module.__name__
+        if ours and not name.startswith("_") and not _required_parameters(value):
+            yield name
 
 
 def _required_parameters(function: Callable[..., Any]) -> list[str]:

@@ -11,8 +11,8 @@ _FIELD_VALUE = re.compile(r'\s*:?\s*(?:"(?:[^"\\]|\\.)*"|[^\s{}"]+)')
 def unknown_field(parser_log: str) -> str | None:
     """The field that protobuf's text parser complains of in ``parser_log``, or None.
 
-    protobuf logs ``... Message type "stream_executor.GpuDeviceInfoProto" has no field named "thread_dim_limit_x".`` and XLA's own
-    error does not repeat it.
+    protobuf logs ``... Message type "stream_executor.GpuDeviceInfoProto" has no field named "thread_dim_limit_x".``
+    and XLA's own error does not repeat it.
     """
     match = _UNKNOWN_FIELD.search(parser_log)
     return match["name"] if match else None

@@ -93,6 +93,9 @@ def _doubt(report: Report) -> str:
             return unknown.reason
     if report.step.predicted is None:
         return "there is no predicted step"
+    if report.host_copies:
+        name = report.host_copies[0].instruction
+        return f"{name} reads and writes host memory, and its time counts as compute, not as waiting"
     unsure = [transfer for transfer in report.transfers if transfer.verdict == UNKNOWN]
     if unsure:
         return f"transfer {unsure[0].id} ({unsure[0].start}): {unsure[0].reason}"

@@ -103,19 +103,22 @@ def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf
         return leaf.size_bytes
     users = body.users
     total = 0
-    pending = [parameters[number].name]
-    seen = set(pending)
+    pending = [(parameters[number].name, False)]
+    seen = {parameters[number].name}
     while pending:
-        name = pending.pop()
+        name, updated = pending.pop()
         for user, position in users.get(name, ()):
             if user.opcode in _SLICES and position == 0:
                 total += user.shape.size_bytes
-            elif user.opcode in _UPDATES and position == 0:
+            elif updated and user.opcode == "tuple" and user.is_root:
                 continue
-            elif user.opcode in ("bitcast", "reshape") and not user.is_root:
-                if user.name not in seen:
+            elif position == 0 and (user.opcode in _UPDATES or user.opcode in ("bitcast", "reshape")):
+                after = updated or user.opcode in _UPDATES
+                if user.is_root and not after:
+                    return leaf.size_bytes
+                if user.name not in seen and not user.is_root:  # what was updated and is not the result is read again
                     seen.add(user.name)
-                    pending.append(user.name)
+                    pending.append((user.name, after))
             else:
                 return leaf.size_bytes
             if total >= leaf.size_bytes:
@@ -127,12 +130,24 @@ def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> 
     """What a fusion writes to a leaf of its result: the update alone where the root updates a parameter in place."""
     instruction, rest = module.resolve(body, Operand(body.root.name))
     if instruction is not None and instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
-        instruction, rest = module.resolve(body, instruction.operands[path[0]])
-    while instruction is not None and instruction.opcode in ("bitcast", "reshape") and instruction.operands:
-        instruction, rest = module.resolve(body, instruction.operands[0])
-    if instruction is not None and instruction.opcode in _UPDATES and not rest:
-        size = _size_of(module, body, update_operand(instruction))
-        return leaf.size_bytes if size is None else size
+        instruction, rest = _through_bitcasts(module, body, instruction.operands[path[0]])
+    elif instruction is not None:
+        instruction, rest = _through_bitcasts(module, body, Operand(instruction.name, rest))
+    size = 0
+    for _ in range(len(body)):  # bounded: a module by hand may have values that depend on themselves
+        if instruction is None or instruction.opcode not in _UPDATES or not instruction.operands or rest:
+            break
+        size += _size_of(module, body, update_operand(instruction)) or leaf.size_bytes
+        instruction, rest = _through_bitcasts(module, body, instruction.operands[0])
     if instruction is not None and instruction.opcode == "parameter":
-        return 0  # handed through
+        return min(size, leaf.size_bytes)  # nothing where it is only handed through
     return leaf.size_bytes
+
+
+def _through_bitcasts(module: Module, body: Computation, operand: Operand) -> tuple[Instruction | None, Path]:
+    instruction, path = module.resolve(body, operand)
+    for _ in range(len(body)):
+        if instruction is None or instruction.opcode not in ("bitcast", "reshape") or not instruction.operands:
+            break
+        instruction, path = module.resolve(body, instruction.operands[0])
+    return instruction, path

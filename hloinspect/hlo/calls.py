@@ -10,20 +10,20 @@ from hloinspect.errors import HloParseError
 MAX_CALL_DEPTH = 200
 """Real modules nest about ten deep; a reader that recurses over calls must have an end."""
 
-_MARKS = ("calls=", "to_apply=", "body=", "condition=", "_computation", "select=", "scatter=")
-_CALLEES = re.compile(
-    r"(?:calls|to_apply|body|condition|true_computation|false_computation|select|scatter)=%?([\w.\-]+)"
-    r"|(?:branch_computations|called_computations|calls)=\{([^{}]*)\}"
-)
+_VALUES = re.compile(r"=\{?(%[\w.\-]+(?:, ?%[\w.\-]+)*)")
+_PLAIN_VALUES = re.compile(r"=\{?([\w.\-]+(?:, ?[\w.\-]+)*)")
 
 
 def quick_callees(lines: Collection[str]) -> set[str]:
-    """Names that lines of text seem to call. Cheap, and a superset: it does not know a quoted string."""
+    """Names that lines of text seem to call. Cheap, and a superset: whatever stands as the value of any attribute, even
+    in a quoted string. Text without percent signs is looked through more slowly."""
     found: set[str] = set()
     for line in lines:
-        if any(mark in line for mark in _MARKS):
-            for name, names in _CALLEES.findall(line):
-                found.update([name] if name else [part.strip().lstrip("%") for part in names.split(",")])
+        has_percent = line.lstrip(" ").startswith(("%", "ROOT %"))
+        if has_percent and "=%" not in line and "={%" not in line:
+            continue
+        for names in (_VALUES if has_percent else _PLAIN_VALUES).findall(line):
+            found.update(name.strip(" %") for name in names.split(","))
     return found
 
 

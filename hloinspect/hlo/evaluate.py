@@ -146,7 +146,7 @@ def known_trip_count(loop: Instruction) -> int | None:
 
 
 class LoopValues:
-    """The scalar integers that a while carries, by turn. ``outer`` gives the parameters of the computation it stands in."""
+    """The scalar integers that a while carries, by turn. ``outer`` gives the parameters of the computation it is in."""
 
     def __init__(
         self, module: Module, computation: Computation, loop: Instruction, outer: Arguments = no_arguments
@@ -180,20 +180,27 @@ class LoopValues:
         key = (turn, path)
         if key not in self._known:
             self._known[key] = None
-            if turn > 0 and self._body is not None:
-                root = Operand(self._body.root.name, path)
-                self._known[key] = evaluate(self._module, self._body, root, self.arguments(turn - 1))
+            if turn > 0:
+                self._known[key] = self.after(path, self.arguments(turn - 1))
             elif turn == 0 and self._start is not None:
                 start = Operand(self._start.name, self._start.path + path)
                 self._known[key] = evaluate(self._module, self._computation, start, self._outer)
         return self._known[key]
 
-    def goes_on(self, arguments: Arguments) -> bool | None:
-        """Whether the condition holds for some values of the loop's tuple."""
-        if self._condition is None:
+    def goes_on(self, arguments: Arguments) -> tuple[bool | None, list[int]]:
+        """Whether the condition holds for some values of the loop's tuple, and by how much the sides of each comparison
+        in it differ."""
+        if self._condition is None or not len(self._condition):
+            return None, []
+        evaluation = _Evaluation(self._module)
+        value = evaluation.value(self._condition, Operand(self._condition.root.name), arguments)
+        return None if value is None else bool(value), [left - right for left, right in evaluation.compares]
+
+    def after(self, path: Path, arguments: Arguments) -> int | None:
+        """What the body makes of an element of the loop's tuple."""
+        if self._body is None or not len(self._body):
             return None
-        value = evaluate(self._module, self._condition, Operand(self._condition.root.name), arguments)
-        return None if value is None else bool(value)
+        return evaluate(self._module, self._body, Operand(self._body.root.name, path), arguments)
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
@@ -205,96 +212,56 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     return known if known is not None else _derived_trip_count(LoopValues(module, computation, loop))
 
 
-def _derived_trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
-    body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
-    if condition is None or body is None or not (loop.operands and len(condition) and len(body)):
-        return None
-    return _Counting(module, computation, loop.operands[0], condition, body).trips()
+def _derived_trip_count(values: LoopValues) -> int | None:
+    for turns in range(_MAX_LITERAL_STEPS):
+        try:
+            more, _ = values.goes_on(values.arguments(turns))
+        except RecursionError:  # elements that hand each other their values from turn to turn, no compiler's work
+            return None
+        if not more:
+            return None if more is None else turns
+    return _extrapolate(values, _MAX_LITERAL_STEPS - 1)
 
 
-class _Counting:
-    """A loop's counters: the elements of its state that its condition depends on, found by asking it."""
-
-    def __init__(
-        self, module: Module, outside: Computation, start: Operand, condition: Computation, body: Computation
-    ) -> None:
-        self._module = module
-        self._outside = outside
-        self._start = start
-        self._condition = condition
-        self._body = body
-        self._counters: dict[Path, int] = {}
-
-    def _now(self, _number: int, path: Path) -> int | None:
-        if path not in self._counters:
-            start = Operand(self._start.name, self._start.path + path)
-            value = evaluate(self._module, self._outside, start, no_arguments)
-            if value is None:
+def _lines(values: LoopValues, last: int) -> dict[Path, tuple[int, int]] | None:
+    """Value and step a turn of each element that was asked for, at the turn ``last``; None where a step varies."""
+    lines: dict[Path, tuple[int, int]] = {}
+    while missing := values.asked - lines.keys():  # asking for one may ask for another
+        for path in missing:
+            series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
+            known = [value for value in series if value is not None]
+            if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
                 return None
-            self._counters[path] = value
-        return self._counters[path]
+            lines[path] = (known[2], known[2] - known[1])
+    return lines
 
-    def _goes_on(self) -> tuple[int | None, list[int]]:
-        """Whether there is a further turn, and by how much the sides of each comparison differ."""
-        evaluation = _Evaluation(self._module)
-        value = evaluation.value(self._condition, Operand(self._condition.root.name), self._now)
-        return value, [left - right for left, right in evaluation.compares]
 
-    def _advance(self) -> bool:
-        after: dict[Path, int] = {}
-        while set(after) != set(self._counters):  # evaluating one counter may ask for another
-            for path in set(self._counters) - set(after):
-                value = evaluate(self._module, self._body, Operand(self._body.root.name, path), self._now)
-                if value is None:
-                    return False
-                after[path] = value
-        self._counters.update(after)
-        return True
+def _extrapolate(values: LoopValues, last: int) -> int | None:
+    """Trips of a long loop whose counters move by fixed steps: the first turn at which the condition fails.
 
-    def trips(self) -> int | None:
-        """Turns until the condition fails; None where that is not known, or would be never."""
-        steps: dict[Path, int] = {}
-        for turns in range(_MAX_LITERAL_STEPS):
-            more, _ = self._goes_on()
-            if not more:
-                return None if more is None else turns
-            before = dict(self._counters)
-            if not self._advance():
-                return None
-            last = steps
-            steps = {path: value - before[path] for path, value in self._counters.items() if path in before}
-        return self._extrapolate(steps) if steps == last and len(steps) == len(self._counters) else None
-
-    def _extrapolate(self, steps: dict[Path, int]) -> int | None:
-        """Turns of a long loop whose counters move by fixed steps.
-
-        Each comparison's difference then moves by a fixed step too, and can change its answer only around zero. So the
-        condition need be asked only there.
-        """
-        base = dict(self._counters)
-
-        def at(turn: int) -> tuple[int | None, list[int]]:
-            self._counters.update({path: base[path] + steps[path] * turn for path in base})
-            return self._goes_on()
-
-        (_, first), (_, second), (_, third) = at(0), at(1), at(2)
-        turns = {0}
-        for here, there, beyond in zip(first, second, third, strict=False):
-            if there - here != beyond - there:
-                return None
-            if there != here:
-                zero = -here // (there - here)
-                turns |= {zero, zero + 1}
-        for turn in sorted(turn for turn in turns if 0 <= turn < _MAX_TRIPS):
-            more, _ = at(turn)
-            if more is None:
-                return None
-            if not more:
-                return _MAX_LITERAL_STEPS + turn if turn == 0 or self._arrives(base, steps, turn) else None
+    The difference of a comparison's sides then moves by a fixed step too, and its answer can change only around zero.
+    So the condition need be asked only there, whatever it is made of.
+    """
+    lines = _lines(values, last)
+    if lines is None:
         return None
 
-    def _arrives(self, base: dict[Path, int], steps: dict[Path, int], turn: int) -> bool:
-        """Whether the body still takes the counters a step on in the last turn: a minimum may have stopped them."""
-        self._counters.update({path: base[path] + steps[path] * (turn - 1) for path in base})
-        return self._advance() and self._counters == {path: base[path] + steps[path] * turn for path in base}
+    def later(more: int) -> Arguments:
+        return lambda _number, path: lines[path][0] + lines[path][1] * more if path in lines else None
+
+    (_, first), (_, second), (_, third) = (values.goes_on(later(more)) for more in range(3))
+    turns: set[int] = set()
+    for here, there, beyond in zip(first, second, third, strict=False):
+        step = there - here
+        if beyond - there != step:
+            return None
+        if step:
+            turns |= {-here // step, -here // step + 1}
+    for turn in sorted(turn for turn in turns if 0 < turn < _MAX_TRIPS):
+        more, _ = values.goes_on(later(turn))
+        if more is None:
+            return None
+        if not more:  # unless something, a minimum say, has stopped the counters on the way
+            arrived = all(values.after(path, later(turn - 1)) == later(turn)(0, path) for path in lines)
+            return last + turn if arrived else None
+    return None

@@ -34,6 +34,9 @@ from hloinspect.hlo.model import (
 from hloinspect.hlo.schema import hlo_pb2 as schema
 from hloinspect.hlo.shape import Shape
 
+_DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)
+"""protobuf in pure Python lets the latter two through."""
+
 _TO_APPLY = frozenset(
     {
         "call",
@@ -220,6 +223,7 @@ class ProtoInstruction(Instruction):
 
 class ProtoComputation(Computation):
     """A computation as its HloComputationProto, in the order of ``sequence`` (instruction ids) where there is one.
+    ``callees`` are the names of the computations that it calls.
 
     Raises HloParseError for references that lead nowhere, a schedule that is none, or an operand after its use.
     """
@@ -244,12 +248,13 @@ class ProtoComputation(Computation):
         if proto.instructions and self.root_id not in by_id:
             raise HloParseError(f"the root of {self.name} is not among its instructions")
         self._names: dict[int, str] = {}
+        self.callees: set[str] = set()
         self._check()
         self._cache: dict[int, ProtoInstruction] = {}
 
     def _check(self) -> None:
         """Fills the table of names in schedule order. An operand must be in it before its user: there are no cycles."""
-        names, computations = self._names, self.context.names
+        names, computations, callees = self._names, self.context.names, self.callees
         for proto in self._protos:
             for number in proto.operand_ids:
                 if number not in names:
@@ -257,6 +262,7 @@ class ProtoComputation(Computation):
             for number in proto.called_computation_ids:
                 if number not in computations:
                     raise HloParseError(f"{proto.name} in {self.name} calls computation {number}, which does not exist")
+                callees.add(computations[number])
             if not proto.name or not proto.opcode:
                 raise HloParseError(f"an instruction in {self.name} has no {'opcode' if proto.name else 'name'}")
             names[proto.id] = proto.name
@@ -297,28 +303,22 @@ class ProtoComputation(Computation):
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def may_touch_host(self) -> Sequence[int]:
-        return [index for index, instruction in enumerate(self) if instruction.shape.host_bytes]
+        return [i for i, instruction in enumerate(self) if any(leaf.on_host for _, leaf in instruction.shape.leaves)]
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
         return [index for index, proto in enumerate(self._protos) if proto.opcode.endswith(suffixes)]
-
-    @property
-    def callees(self) -> set[str]:
-        """Names of the computations that its instructions call."""
-        names = self.context.names
-        return {names[number] for proto in self._protos for number in proto.called_computation_ids}
 
 
 def _unwrap(data: bytes) -> schema.HloModuleProto:
     """The module in ``data``: HloProto has it in field 1, where HloModuleProto has its name. Both can decode from the
     same bytes; only one way gives a module with computations."""
     module: schema.HloModuleProto | None = None
-    with suppress(DecodeError):  # the name of a bare module is no message
+    with suppress(*_DECODE_ERRORS):  # the name of a bare module is no message
         module = schema.HloProto.FromString(data).hlo_module
     if module is None or not module.computations:
         try:
             module = schema.HloModuleProto.FromString(data)
-        except DecodeError:
+        except _DECODE_ERRORS:
             raise HloParseError(
                 "expected a serialized HloProto or HloModuleProto, found bytes that decode as neither"
             ) from None

@@ -1,10 +1,13 @@
-"""Which values are one and the same buffer in host memory: through tuples, loops, calls and in-place updates.
+"""Which values are one and the same: through tuples, loops, calls and in-place updates.
 
-A round trip is a copy to the host and the copy that brings it back, and what links them is the buffer. Buffers are the
-classes of a union-find over all leaves in host memory.
+A round trip is a copy to the host and the copy that brings it back, and what links them is the buffer. An async start and its
+done are linked by the context in the start's result, which may travel around a loop. Both are the classes of a union-find over
+some of the leaves of a program's values.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from hloinspect.hlo.model import Computation, Instruction, Operand
 from hloinspect.hlo.shape import Shape
@@ -13,22 +16,32 @@ from hloinspect.offload.program import Program
 Path = tuple[int, ...]
 Node = tuple[str, str, Path]
 
-_SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "reshape"})
+_SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "reshape", "async-update"})
 
 
-class HostBuffers:
-    """The host buffers of a program. ``buffer`` names the class of a value; equal names mean one buffer."""
+class ValueClasses:
+    """Classes of the leaves that ``_keeps`` chooses. ``value`` names the class of a leaf; equal names mean one value."""
 
     def __init__(self, program: Program) -> None:
         self._module = program.module
         self._parent: dict[Node, Node] = {}
         for computation in program.computations():
-            for index in computation.may_touch_host():
-                self._visit(computation, computation.instruction(index))
+            for index in self._places(computation):
+                instruction = computation.instruction(index)
+                if instruction.operands:
+                    self._visit(computation, instruction, self._kept(instruction.shape))
 
-    def buffer(self, computation: str, name: str, path: Path) -> Node:
-        """The representative of the buffer that a leaf lies in."""
+    def value(self, computation: str, name: str, path: Path) -> Node:
+        """The representative of the class that a leaf is in."""
         return self._find((computation, name, path))
+
+    def _places(self, computation: Computation) -> Sequence[int]:
+        """Places of the instructions to look at."""
+        raise NotImplementedError
+
+    def _keeps(self, leaf: Shape) -> bool:
+        """Whether leaves of this shape are followed."""
+        raise NotImplementedError
 
     def _find(self, node: Node) -> Node:
         root = node
@@ -44,8 +57,8 @@ class HostBuffers:
         if first != second:
             self._parent[first] = second
 
-    def _host_leaves(self, shape: Shape) -> list[Path]:
-        return [path for path, leaf in shape.leaves if leaf.on_host]
+    def _kept(self, shape: Shape) -> list[Path]:
+        return [path for path, leaf in shape.leaves if self._keeps(leaf)]
 
     def _link(self, computation: Computation, name: str, path: Path, operand: Operand, rest: Path) -> None:
         self._union((computation.name, name, path), self._operand(computation, operand, rest))
@@ -54,11 +67,8 @@ class HostBuffers:
     def _operand(computation: Computation, operand: Operand, rest: Path) -> Node:
         return (computation.name, operand.name, operand.path + rest)
 
-    def _visit(self, computation: Computation, instruction: Instruction) -> None:
+    def _visit(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
         opcode, operands, name = instruction.opcode, instruction.operands, instruction.name
-        leaves = self._host_leaves(instruction.shape)
-        if not operands:
-            return
         if opcode == "get-tuple-element":
             for path in leaves:
                 self._link(computation, name, path, operands[0], (instruction.tuple_index, *path))
@@ -73,15 +83,11 @@ class HostBuffers:
             self._loop(computation, instruction, leaves)
         elif opcode in ("call", "conditional"):
             self._call(computation, instruction, leaves)
-        elif instruction.done_of:
-            inside: Path = (0,) if instruction.done_of == "copy" else (1,)
-            for path in leaves:
-                self._link(computation, name, path, operands[0], inside + path)
-        elif opcode == "copy-start":
-            if (source := instruction.shape.at((1,))) is not None and source.on_host:
-                self._link(computation, name, (1,), operands[0], ())
         else:
-            self._in_place(computation, instruction)
+            self._other(computation, instruction, leaves)
+
+    def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
+        """What links values of the rest: nothing."""
 
     def _loop(self, computation: Computation, loop: Instruction, leaves: list[Path]) -> None:
         for path in leaves:
@@ -100,7 +106,7 @@ class HostBuffers:
             arguments = call.operands[position + 1 : position + 2] if branches else call.operands
             for number, operand in enumerate(arguments):
                 shape = self._module.shape_of(computation, operand)
-                for path in self._host_leaves(shape) if shape else ():
+                for path in self._kept(shape) if shape else ():
                     self._parameter(callee, number, path, self._operand(computation, operand, path))
             root = self._module.computations[callee].root
             for path in leaves:
@@ -111,6 +117,28 @@ class HostBuffers:
         if number < len(parameters):
             self._union((callee, parameters[number].name, path), node)
 
+
+class HostBuffers(ValueClasses):
+    """The buffers in host memory."""
+
+    def _places(self, computation: Computation) -> Sequence[int]:
+        return computation.may_touch_host()
+
+    def _keeps(self, leaf: Shape) -> bool:
+        return leaf.on_host
+
+    def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
+        operands, name = instruction.operands, instruction.name
+        if instruction.done_of:
+            inside: Path = (0,) if instruction.done_of == "copy" else (1,)
+            for path in leaves:
+                self._link(computation, name, path, operands[0], inside + path)
+        elif instruction.opcode == "copy-start":
+            if (source := instruction.shape.at((1,))) is not None and source.on_host:
+                self._link(computation, name, (1,), operands[0], ())
+        else:
+            self._in_place(computation, instruction)
+
     def _in_place(self, computation: Computation, instruction: Instruction) -> None:
         """An operand and a result of one shape in host memory: an update in place (a dynamic-update-slice, or a
         fusion or an async start around one)."""
@@ -118,10 +146,20 @@ class HostBuffers:
         result = instruction.shape.at(prefix)
         if result is None or instruction.opcode == "copy":
             return
-        for path in self._host_leaves(result):
+        for path in self._kept(result):
             leaf = result.at(path)
             for operand in instruction.operands:
                 shape = self._module.shape_of(computation, operand)
                 if shape is not None and leaf is not None and shape.on_host and shape.dims == leaf.dims:
                     self._link(computation, instruction.name, prefix + path, operand, ())
                     break
+
+
+class AsyncContexts(ValueClasses):
+    """The contexts of async starts: scalar ``u32[]`` leaves, followed through control flow only."""
+
+    def _places(self, computation: Computation) -> Sequence[int]:
+        return computation.ending_in("tuple", "get-tuple-element", "while", "call", "conditional", "-update", "barrier")
+
+    def _keeps(self, leaf: Shape) -> bool:
+        return leaf.dtype == "u32" and not leaf.dims

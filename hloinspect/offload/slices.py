@@ -39,7 +39,7 @@ def check_slices(program: Program) -> tuple[SliceCheck, ...]:
     """Every slice whose configuration and index can both be worked out for the first turns of its loop."""
     module = program.module
     arguments = _loop_arguments(program)
-    found = []
+    found: list[SliceCheck] = []
     for computation in program.computations():
         turns = arguments.get(computation.name)
         if not turns:

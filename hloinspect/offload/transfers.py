@@ -14,6 +14,7 @@ from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.mechanism import slice_mechanism
+from hloinspect.offload.pairs import AsyncPairs, async_pairs
 from hloinspect.offload.program import CONTROL_FLOW, Program, program_of
 from hloinspect.offload.source import Source, producer, source_of
 
@@ -55,6 +56,7 @@ class Transfer:
     computation: str
     start_index: int
     done_index: int | None
+    done_computation: str | None
     loop_depth: int
     conditional: bool
     source: Source | None
@@ -98,6 +100,7 @@ class Offload:
     transfers: tuple[Transfer, ...]
     host_copies: tuple[HostCopy, ...]
     host_values: tuple[HostValue, ...]
+    pairs: AsyncPairs
     unfollowed: tuple[str, ...] = ()
 
     def bytes_per_step(self, direction: str) -> int:
@@ -124,6 +127,7 @@ def find_offload(module: Module) -> Offload:
     """
     program = program_of(module)
     buffers = HostBuffers(program)
+    pairs = async_pairs(program)
     transfers: list[Transfer] = []
     copies: list[HostCopy] = []
     unfollowed: list[str] = []
@@ -132,7 +136,6 @@ def find_offload(module: Module) -> Offload:
         candidates = _candidates(module, computation)
         if not candidates:
             continue
-        ends = _async_ends(computation)
         for index in candidates:
             instruction = computation.instruction(index)
             executions = program.executions[computation.name]
@@ -142,10 +145,10 @@ def find_offload(module: Module) -> Offload:
                 if isinstance(found, HostCopy):
                     copies.append(replace(found, executions=executions))
                 else:
-                    transfers.append(_transfer(program, buffers, computation, instruction, found, ends))
+                    transfers.append(_transfer(program, buffers, computation, instruction, found, pairs))
     ordered = [replace(transfer, id=number) for number, transfer in enumerate(transfers, 1)]
     values = tuple(_host_values(module))
-    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), values, tuple(unfollowed))
+    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), values, pairs, tuple(unfollowed))
 
 
 def _candidates(module: Module, computation: Computation) -> Sequence[int]:
@@ -168,7 +171,7 @@ def _candidates(module: Module, computation: Computation) -> Sequence[int]:
 
 
 def _talks_to_host(instruction: Instruction) -> bool:
-    """Whether it is computation on the host, infeeds and outfeeds, sends and receives of the host, or a Python callback."""
+    """Whether it computes on the host, is an infeed or outfeed, a send to or receive from the host, or a callback."""
     opcode = instruction.opcode
     if opcode in ("send", "recv"):
         return "_xla_host_transfer_handler_name" in instruction.frontend_attributes
@@ -340,36 +343,21 @@ def _of_size(size: int, shape: Shape, other: Shape | None) -> Shape:
     return Shape("u8", (size,))
 
 
-def _async_ends(computation: Computation) -> dict[str, tuple[str, int]]:
-    """For each async start of a computation the name and place of its done, through updates."""
-    ends: dict[str, tuple[str, int]] = {}
-    begun: dict[str, str] = {}  # update -> start
-    for index in computation.ending_in("-done", "-update"):
-        instruction = computation.instruction(index)
-        if not instruction.operands:
-            continue
-        start = begun.get(instruction.operands[0].name, instruction.operands[0].name)
-        if instruction.done_of:
-            ends.setdefault(start, (instruction.name, index))
-        elif instruction.opcode.endswith("-update"):
-            begun[instruction.name] = start
-    return ends
-
-
 def _transfer(
     program: Program,
     buffers: HostBuffers,
     computation: Computation,
     instruction: Instruction,
     found: _Found,
-    ends: dict[str, tuple[str, int]],
+    pairs: AsyncPairs,
 ) -> Transfer:
-    done = ends.get(instruction.name) if found.asynchronous else None
+    key = (computation.name, instruction.name)
+    done = pairs.dones.get(pairs.start_keys.get(key, key)) or pairs.dones.get(key) if found.asynchronous else None
     operand, path = found.host
     if operand is not None:
-        buffer = buffers.buffer(computation.name, operand.name, operand.path + path)
+        buffer = buffers.value(computation.name, operand.name, operand.path + path)
     else:
-        buffer = buffers.buffer(computation.name, instruction.name, path)
+        buffer = buffers.value(computation.name, instruction.name, path)
     made = None
     if found.data is not None:
         made = producer(program, computation, found.data)
@@ -385,10 +373,11 @@ def _transfer(
         executions=program.executions[computation.name],
         tensor=Tensor(found.shape.dtype, found.shape.dims, argument),
         start=instruction.name,
-        done=done[0] if done else None,
+        done=done.name if done else None,
         computation=computation.name,
         start_index=instruction.index,
-        done_index=done[1] if done else None,
+        done_index=done.index if done else None,
+        done_computation=done.computation if done else None,
         loop_depth=program.loop_depth[computation.name],
         conditional=computation.name in program.conditional,
         source=(made.source if made and found.data is not None else None) or source_of(instruction.metadata),

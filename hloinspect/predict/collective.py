@@ -18,6 +18,10 @@ COLLECTIVES = frozenset(
 )  # fmt: skip
 
 
+MAX_WRAPPING = 4
+"""Computations to look through for what an async start runs: a TPU puts a call between it and the collective."""
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
     """``bytes`` is the larger of what goes in and what comes out, on one device; ``size`` members, at most ``near``
@@ -77,10 +81,13 @@ def collective_of(
     start around ``x``."""
     opcode = instruction.start_of or instruction.opcode
     source, within = instruction, computation
-    if instruction.is_generic_async_start:
-        body = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
-        if opcode == "async" and body is not None:
-            source, within, opcode = body.root, body, body.root.opcode
+    for _ in range(MAX_WRAPPING):
+        if opcode != "async" and not (opcode == "call" and (instruction.start_of or within is not computation)):
+            break
+        body = module.computations.get(next(iter(source.called_names), ""))
+        if body is None:
+            break
+        source, within, opcode = body.root, body, body.root.opcode
     if opcode not in COLLECTIVES:
         return None
     shapes = (module.shape_of(within, operand) for operand in source.operands)

@@ -4,7 +4,7 @@ input."""
 from __future__ import annotations
 
 import re
-from math import prod
+from math import gcd, prod
 
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import Shape
@@ -35,6 +35,8 @@ def valid_products(
     if size > _MAX_WINDOW or stride < 1 or lhs_dilate < 1:
         return min(inputs, size) * outputs
     last = (inputs - 1) * lhs_dilate
+    common = gcd(stride, lhs_dilate)
+    period = lhs_dilate // common  # in a dilated input every period-th output, or none, falls on an element
     total = 0
     for position in range(size):
         offset = position * rhs_dilate - pad  # input place of output o: o * stride + offset
@@ -42,12 +44,10 @@ def valid_products(
         high = min(outputs - 1, (last - offset) // stride)
         if high < low:
             continue
-        count = high - low + 1
-        if lhs_dilate > 1:
-            count = sum(
-                1 for o in range(low, min(high, low + lhs_dilate - 1) + 1) if (o * stride + offset) % lhs_dilate == 0
-            ) * (count // min(lhs_dilate, count))
-        total += count
+        if offset % common:
+            continue
+        first = -(offset // common) * pow(stride // common, -1, period) % period
+        total += (high - first) // period - (low - 1 - first) // period
     return total
 
 

@@ -27,6 +27,9 @@ BACKWARD_ATTENTION_FACTOR = 2.5
 
 MAX_FUSION_NESTING = 8
 
+VMEM = 1
+"""Memory space of a TPU's vector memory, the target of prefetches (xla/layout.h, kGenericFastMemorySpace)."""
+
 _NO_WORK = frozenset(
     {"parameter", "constant", "bitcast", "broadcast", "get-tuple-element", "tuple", "copy", "transpose"}
 )
@@ -84,10 +87,15 @@ def peak_flops(target: Target, dtype: str) -> float:
     return min(figure.value for figure in target.peak_flops.values())
 
 
+def in_device_memory(module: Module, memory_space: int) -> bool:
+    """Whether a value lies in HBM: not on the host, and on a TPU not in VMEM, whose traffic costs no HBM bandwidth."""
+    return memory_space != HOST_MEMORY_SPACE and not (module.platform == "tpu" and memory_space == VMEM)
+
+
 def cost_of(module: Module, computation: Computation, instruction: Instruction) -> Cost:
     """The cost of one instruction that runs as a kernel: a fusion, a library call, a plain operation."""
     touched = accesses(module, computation, instruction)
-    size = sum(access.bytes for access in touched if access.memory_space != HOST_MEMORY_SPACE)
+    size = sum(access.bytes for access in touched if in_device_memory(module, access.memory_space))
     if instruction.opcode == "fusion":
         body = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
         return _fusion(module, body, size) if body is not None else Cost(bytes=size, known=False)

@@ -78,8 +78,10 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     def without(transfers: frozenset[int] | None) -> int:
         return round(step_time_ps(schedule, target, cases[0], transfers, durations))
 
-    free = without(None)
-    gains = _gains(offload, central, without)
+    # Against the same clock: the timeline's is rounded to picoseconds in every segment, and a loop multiplies that.
+    whole = without(frozenset())
+    free = central.step.time_ps - (whole - without(None))
+    gains = _gains(offload, central, whole, without)
     transfers = {
         transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id)) for transfer in offload.transfers
     }
@@ -95,7 +97,7 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         low_stall_ps=min(lap.step.stall_ps for lap in laps),
         high_stall_ps=max(lap.step.stall_ps for lap in laps),
         without_transfers_ps=free,
-        ideal_ps=_ideal(free, offload, target, cases[0]),
+        ideal_ps=_ideal(free, offload, central, target, cases[0]),
         stall_d2h_ps=by_direction[D2H],
         stall_h2d_ps=by_direction[H2D],
         transfers=transfers,
@@ -104,33 +106,41 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     )
 
 
-def _ideal(free_ps: int, offload: Offload, target: Target, scenario: Scenario) -> int:
+def _ideal(free_ps: int, offload: Offload, central: Overlap, target: Target, scenario: Scenario) -> int:
     """The step with perfect overlap: compute, each direction of the link and the host's memory, whichever is
-    longest."""
+    longest. Transfers in a branch that the step does not take move nothing."""
     assert target.link is not None
     rates = rates_of(target.link, scenario)
+    ran = [transfer for transfer in offload.transfers if transfer.id in central.transfers]
+    moved = {d: sum(transfer.bytes_per_step for transfer in ran if transfer.direction == d) for d in (D2H, H2D)}
     times = [float(free_ps)]
-    times += [offload.bytes_per_step(direction) / rates.alone[direction] for direction in (D2H, H2D)]
+    times += [moved[direction] / rates.alone[direction] for direction in (D2H, H2D)]
     if target.link.host_bytes_per_s is not None:
-        moved = offload.bytes_per_step(D2H) + offload.bytes_per_step(H2D)
-        times.append(moved * scenario.sharers / target.link.host_bytes_per_s.value * 1e12)
+        times.append(sum(moved.values()) * scenario.sharers / target.link.host_bytes_per_s.value * 1e12)
     return round(max(times))
 
 
-def _gains(offload: Offload, central: Overlap, without: Callable[[frozenset[int]], int]) -> dict[int, int]:
+def _gains(
+    offload: Offload, central: Overlap, whole_ps: int, without: Callable[[frozenset[int]], int]
+) -> dict[int, int]:
     """For each transfer the time by which the step would be shorter if that one took none."""
     waits = {number: times.wait_ps for number, times in central.transfers.items()}
     order = sorted((t.id for t in offload.transfers), key=lambda number: -waits.get(number, 0))
     few = order[: MAX_COUNTERFACTUALS if len(order) <= MAX_COUNTERFACTUALS else MANY_COUNTERFACTUALS]
-    return {number: max(0, central.step.time_ps - without(frozenset({number}))) for number in few}
+    return {number: max(0, whole_ps - without(frozenset({number}))) for number in few}
 
 
 def _verdict(transfer: Transfer, times: TransferTimes) -> str:
     if not transfer.asynchronous:
         return SYNCHRONOUS
-    if transfer.done is None:
+    if transfer.done is None or _did_not_run(transfer, times):
         return UNKNOWN
     return verdict_of(times.duration_ps, times.cover_ps)
+
+
+def _did_not_run(transfer: Transfer, times: TransferTimes) -> bool:
+    """Whether a transfer lies in a branch that the scenario does not take: it costs nothing, and proves nothing."""
+    return transfer.bytes_per_step > 0 and times.duration_ps == 0
 
 
 def _transfer(transfer: Transfer, laps: list[Overlap], central: Simulation, gain: int | None) -> TransferPrediction:
@@ -159,6 +169,8 @@ def _reason(transfer: Transfer, verdict: str, times: TransferTimes, behind: int 
     """In one line, why the verdict is what it is."""
     if transfer.executions == 0:
         return "its loop makes no turn"
+    if _did_not_run(transfer, times):
+        return "it lies in a branch of a conditional that the prediction does not take"
     takes = times.duration_ps / transfer.executions / 1e9
     cover = times.cover_ps / transfer.executions / 1e9
     if verdict == UNKNOWN:

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from hloinspect.hlo.access import is_free
 from hloinspect.hlo.evaluate import known_trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import HostCopy, Offload, Transfer
 from hloinspect.predict.collective import Collective, collective_of
-from hloinspect.predict.cost import Cost, cost_of
-
-Key = tuple[str, str]
-"""An async pair: computation and name of the start."""
+from hloinspect.predict.cost import Cost, cost_of, in_device_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +137,7 @@ class _Builder:
         self._module = offload.program.module
         self._devices = devices
         self._domain = domain
+        self._pairs = offload.pairs
         self._transfers: dict[Key, list[Transfer]] = {}
         for transfer in offload.transfers:
             self._transfers.setdefault((transfer.computation, transfer.start), []).append(transfer)
@@ -150,7 +149,6 @@ class _Builder:
         operations: list[Operation] = []
         costs: list[Cost] = []
         first = ""
-        pairs: dict[str, Key] = {}
 
         def flush() -> None:
             nonlocal first
@@ -160,7 +158,7 @@ class _Builder:
             first = ""
 
         for instruction in computation:
-            event = self._event(computation, instruction, pairs)
+            event = self._event(computation, instruction)
             if isinstance(event, Cost):
                 first = first or instruction.name
                 costs.append(event)
@@ -170,9 +168,7 @@ class _Builder:
         flush()
         return tuple(operations)
 
-    def _event(
-        self, computation: Computation, instruction: Instruction, pairs: dict[str, Key]
-    ) -> Operation | Cost | None:
+    def _event(self, computation: Computation, instruction: Instruction) -> Operation | Cost | None:
         opcode = instruction.opcode
         if is_free(instruction):
             return None
@@ -181,43 +177,34 @@ class _Builder:
         if opcode in ("call", "conditional"):
             return Branch(tuple(dict.fromkeys(instruction.called_names)))
         if instruction.done_of or opcode.endswith("-update"):
-            return self._end(instruction, pairs)
+            key = self._pairs.done_keys.get((computation.name, instruction.name))
+            return Done(key) if key is not None and instruction.done_of else None
         key = (computation.name, instruction.name)
         found = self._transfers.get(key)
         if found:
             if found[0].asynchronous:
-                pairs[instruction.name] = key
-                return StartTransfer(key, found[0])
+                return StartTransfer(self._key(computation, instruction), found[0])
             return BlockingTransfer(found[0])
         if key in self._copies:
             return BlockingHostCopy(self._copies[key])
-        return self._device_work(computation, instruction, key, pairs)
+        return self._device_work(computation, instruction)
 
-    def _end(self, instruction: Instruction, pairs: dict[str, Key]) -> Operation | None:
-        key = pairs.get(instruction.operands[0].name) if instruction.operands else None
-        if key is None:
-            return None
-        if instruction.done_of:
-            return Done(key)
-        pairs[instruction.name] = key
-        return None
-
-    def _device_work(
-        self, computation: Computation, instruction: Instruction, key: Key, pairs: dict[str, Key]
-    ) -> Operation | Cost:
+    def _device_work(self, computation: Computation, instruction: Instruction) -> Operation | Cost:
         collective = collective_of(self._module, computation, instruction, self._devices, self._domain)
         if collective is not None:
             if not instruction.start_of:
                 return BlockingCollective(collective, instruction.name)
-            pairs[instruction.name] = key
-            return StartCollective(key, collective)
+            return StartCollective(self._key(computation, instruction), collective)
         if instruction.start_of:
-            pairs[instruction.name] = key
-            return StartSide(key, side_cost(instruction))
+            return StartSide(self._key(computation, instruction), side_cost(self._module, instruction))
         cost = cost_of(self._module, computation, instruction)
         if not cost.known:
             self.opaque.add(instruction.custom_call_target or instruction.opcode)
         return cost
+
+    def _key(self, computation: Computation, start: Instruction) -> Key:
+        key = (computation.name, start.name)
+        return self._pairs.start_keys.get(key, key)
 
     def _loop(self, computation: Computation, loop: Instruction) -> Operation:
         body = loop.called.get("body", ("",))[0]
@@ -225,14 +212,16 @@ class _Builder:
         return Loop(body, condition, self._trips.get((computation.name, loop.index, body), 1))
 
 
-def side_cost(start: Instruction) -> Cost:
-    """An async copy within device memory: it reads and writes what it moves. (destination, source, context) of a
-    copy-start, ((operands), result, context) of every other."""
+def side_cost(module: Module, start: Instruction) -> Cost:
+    """An async copy within device memory: it reads and writes what it moves, a prefetch into VMEM only reads.
+    (destination, source, context) of a copy-start, ((operands), result, context) of every other."""
     moved = start.shape.at((0,)) if start.start_of == "copy" else start.shape.at((1,))
     if moved is None:
         return Cost(known=False)
+    arrays = [leaf for _, leaf in start.shape.leaves if leaf.size_bytes > 8]  # neither indices nor contexts
+    sides = 2 if all(in_device_memory(module, leaf.memory_space) for leaf in arrays) else 1
     operands = start.shape.at((0,)) if start.start_of != "copy" else None
-    if operands is not None and start.start_of != "copy":
+    if operands is not None:
         smallest = [leaf.size_bytes for _, leaf in operands.leaves if leaf.size_bytes > 8]
-        return Cost(bytes=2 * min([moved.size_bytes, *smallest]))
-    return Cost(bytes=2 * moved.size_bytes)
+        return Cost(bytes=sides * min([moved.size_bytes, *smallest]))
+    return Cost(bytes=sides * moved.size_bytes)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from hloinspect.hardware.target import Target
+from hloinspect.offload.pairs import Key
 from hloinspect.offload.transfers import Transfer
 from hloinspect.predict.link import Link, Rates, Served, rates_of
 from hloinspect.predict.scenario import Scenario
@@ -26,7 +27,6 @@ from hloinspect.predict.schedule import (
     BlockingTransfer,
     Branch,
     Done,
-    Key,
     Loop,
     Operation,
     Run,

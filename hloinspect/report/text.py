@@ -13,14 +13,14 @@ from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
 _COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_BARE = str.maketrans({chr(code): "?" for code in (*range(32), 127)})
 MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
 
 def clean(text: str) -> str:
-    """Text from a module with control characters made harmless: names in HLO may hold anything."""
-    return text.translate(_BARE)
+    """Text from a module with all that is not plainly printable as ``?``: names in HLO may hold control characters,
+    8-bit ones too, and marks that turn the direction of writing."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 def bytes_text(size: int) -> str:
@@ -56,7 +56,7 @@ def _head(report: Report) -> list[str]:
     made = f"   {module.instructions:,} instructions"
     line = click.style(clean(module.name), bold=True)
     if report.target:
-        line += f"   for {report.target.devices} x {report.target.name}"
+        line += f"   for {report.target.devices} x {clean(report.target.name)}"
     if program.jax:
         line += f", compiled without a device by jax {program.jax}"
     return [line + made]
@@ -72,6 +72,8 @@ def _step(report: Report) -> list[str]:
         return [click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
     if not report.transfers:
         lines = ["no host transfers: nothing in this module moves between device and host memory"]
+        if report.host_copies:
+            lines = ["no host transfers with the device on one side, but host memory is read and written (see below)"]
         return [*lines, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
     color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
@@ -201,6 +203,8 @@ def _memory(report: Report) -> list[str]:
     for copy in report.host_copies[:4]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
         lines.append(f"           {clean(copy.instruction)} reads and writes host memory ({how})")
+    if len(report.host_copies) > 4:
+        lines.append(f"           and {len(report.host_copies) - 4} more do")
     return lines
 
 
@@ -213,7 +217,7 @@ def _reasons(report: Report, width: int) -> list[str]:
         found = transfer.predicted
         assert found is not None
         needed = f"; a link of {found.needed_link_gbps:.0f} GB/s would hide it" if found.needed_link_gbps else ""
-        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {transfer.reason}{needed}."
+        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
         lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
     return ["", *lines] if lines else []
 

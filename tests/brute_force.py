@@ -1,0 +1,390 @@
+"""A second simulator, slow and exact, to hold the first one against; and the small schedules that both run.
+
+Written from the semantics (docstring of hloinspect/predict/simulate.py; XLA:GPU async_execution.cc), not from the code:
+loops are unrolled, time is a fraction, and between two events nothing changes, so whatever runs then is counted there.
+Nothing is folded, cut or put into intervals.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
+from hloinspect.offload.transfers import HostCopy, Tensor, Transfer
+from hloinspect.predict.collective import Collective
+from hloinspect.predict.cost import Cost
+from hloinspect.predict.scenario import Scenario
+from hloinspect.predict.schedule import (
+    BlockingCollective,
+    BlockingHostCopy,
+    BlockingTransfer,
+    Branch,
+    Done,
+    Loop,
+    Operation,
+    Run,
+    Schedule,
+    StartCollective,
+    StartSide,
+    StartTransfer,
+)
+
+MS = 10**9
+"""Picoseconds in a millisecond: the unit of the small schedules."""
+
+D2H, H2D = "d2h", "h2d"
+
+
+# A machine of round numbers: a byte of device memory takes 1 ps, a byte over the interconnect too, and at the default
+# rate of the link 1,000 ps.
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The link in bytes a picosecond, and what a scenario may change."""
+
+    d2h: Fraction = Fraction(1, 1000)
+    h2d: Fraction = Fraction(1, 1000)
+    duplex: Fraction = Fraction(1)
+    latency_ps: int = 0
+    kernels_block: bool = False
+    longest_branch: bool = True
+
+    def target(self) -> Target:
+        one = Range(1.0, 1.0, 1.0, "test")
+        link = HostLink(
+            d2h_bytes_per_s=Figure(float(self.d2h * 10**12), "test"),
+            h2d_bytes_per_s=Figure(float(self.h2d * 10**12), "test"),
+            duplex_factor=Figure(float(self.duplex), "test"),
+            latency_us=Figure(self.latency_ps / 1e6, "test"),
+            sharers=1,
+            host_bytes_per_s=None,
+            host_memory_bytes=None,
+            efficiency=one,
+        )
+        return Target(
+            name="round",
+            title="round numbers",
+            platform="gpu",
+            peak_flops={"bf16": Figure(1e12, "test")},
+            vector_flops=Figure(1e12, "test"),
+            hbm_bytes=Figure(1e12, "test"),
+            hbm_bytes_per_s=Figure(1e12, "test"),
+            launch_us=Figure(0.0, "test"),
+            link=link,
+            levels=(Level("near", 1 << 20, Figure(1e12, "test"), Figure(0.0, "test")),),
+            matmul_efficiency=one,
+            memory_efficiency=one,
+            xla_target_config=None,
+            xla_topology_name=None,
+            notes=(),
+        )
+
+    def scenario(self) -> Scenario:
+        return Scenario("test", 1.0, 1.0, 1.0, 1, self.kernels_block, self.longest_branch)
+
+
+# Operations with times in picoseconds.
+
+
+def work(ps: int) -> Run:
+    return Run((Cost(bytes=ps),), "work")
+
+
+def transfer(
+    number: int, direction: str, size: int, *, asynchronous: bool = True, mechanism: str = "dma", computation: str = "e"
+) -> Transfer:
+    return Transfer(
+        id=number,
+        direction=direction,
+        mechanism=mechanism,
+        asynchronous=asynchronous,
+        bytes=size,
+        executions=1,
+        tensor=Tensor("u8", (size,)),
+        start=f"start.{number}",
+        done=f"done.{number}" if asynchronous else None,
+        computation=computation,
+        start_index=0,
+        done_index=1 if asynchronous else None,
+        done_computation=computation if asynchronous else None,
+        loop_depth=0,
+        conditional=False,
+        source=None,
+        round_trip=None,
+        buffer=None,
+    )
+
+
+def start(number: int, direction: str, size: int, *, mechanism: str = "dma") -> StartTransfer:
+    return StartTransfer(("e", f"start.{number}"), transfer(number, direction, size, mechanism=mechanism))
+
+
+def done(number: int) -> Done:
+    return Done(("e", f"start.{number}"))
+
+
+def blocking(number: int, direction: str, size: int) -> BlockingTransfer:
+    return BlockingTransfer(transfer(number, direction, size, asynchronous=False))
+
+
+def host_copy(size: int) -> BlockingHostCopy:
+    return BlockingHostCopy(HostCopy("copy", "e", size, 1, "dma"))
+
+
+def collective_of_ps(ps: int) -> Collective:
+    return Collective("collective-permute", ps, 2, 2)
+
+
+def start_collective(name: str, ps: int) -> StartCollective:
+    return StartCollective(("e", name), collective_of_ps(ps))
+
+
+def start_side(name: str, ps: int) -> StartSide:
+    return StartSide(("e", name), Cost(bytes=ps))
+
+
+def done_of(name: str) -> Done:
+    return Done(("e", name))
+
+
+def blocking_collective(ps: int) -> BlockingCollective:
+    return BlockingCollective(collective_of_ps(ps), "collective")
+
+
+def schedule(entry: list[Operation], **computations: list[Operation]) -> Schedule:
+    return Schedule("entry", {"entry": tuple(entry), **{k: tuple(v) for k, v in computations.items()}}, ())
+
+
+# The simulator.
+
+
+@dataclass
+class Expected:
+    """What a step comes to, in exact picoseconds; the names are those of StepTimes."""
+
+    time_ps: Fraction = Fraction(0)
+    compute_ps: Fraction = Fraction(0)
+    collective_exposed_ps: Fraction = Fraction(0)
+    exposed_d2h_ps: Fraction = Fraction(0)
+    exposed_h2d_ps: Fraction = Fraction(0)
+    exposed_ps: Fraction = Fraction(0)
+    stall_ps: Fraction = Fraction(0)
+    busy_d2h_ps: Fraction = Fraction(0)
+    busy_h2d_ps: Fraction = Fraction(0)
+    duration: dict[int, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    cover: dict[int, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+    wait: dict[int, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
+
+
+@dataclass(eq=False)
+class _Flow:
+    """One execution of a transfer."""
+
+    transfer: int
+    direction: str
+    latency: Fraction
+    bytes: Fraction
+    awaited: bool = False
+    over: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.latency and not self.bytes
+
+
+@dataclass(eq=False)
+class _Task:
+    """One execution on the communication or the side stream."""
+
+    left: Fraction
+    over: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not self.left
+
+
+@dataclass(frozen=True)
+class _Work:
+    kind: str
+    ps: Fraction
+
+
+class BruteForce:
+    """Runs a schedule once. ``free`` transfers take no time; None: all of them, and copies within host memory."""
+
+    def __init__(self, what: Schedule, machine: Machine, free: frozenset[int] | None = frozenset()) -> None:
+        self._schedule = what
+        self._machine = machine
+        self._free = free
+        self._queues: dict[str, deque[_Flow]] = {D2H: deque(), H2D: deque()}
+        self._communication: deque[_Task] = deque()
+        self._side: deque[_Task] = deque()
+        self._latest: dict[tuple[str, str], _Flow | _Task] = {}
+        self._started: list[_Flow] = []
+        self.result = Expected()
+
+    def run(self) -> Expected:
+        for item in self._actions():
+            if isinstance(item, _Work):
+                left = item.ps
+                while left:
+                    left -= self._tick(item.kind, None, left)
+            else:
+                if isinstance(item, _Flow):
+                    item.awaited = True
+                while not item.over:
+                    self._tick("", item, None)
+        return self.result
+
+    # what the main stream does, one thing after the other; starts take effect when they are reached
+
+    def _actions(self) -> Iterator[_Work | _Flow | _Task]:
+        yield from self._body(self._schedule.entry)
+        for flow in self._started:
+            if not flow.awaited:
+                yield flow
+        yield from list(self._communication)
+        yield from list(self._side)
+
+    def _body(self, name: str) -> Iterator[_Work | _Flow | _Task]:
+        for operation in self._schedule.operations[name]:
+            yield from self._operation(operation)
+
+    def _operation(self, operation: Operation) -> Iterator[_Work | _Flow | _Task]:
+        match operation:
+            case Run():
+                yield _Work("compute", Fraction(sum(cost.bytes for cost in operation.costs)))
+            case BlockingCollective():
+                yield _Work("collective", Fraction(operation.collective.bytes))
+            case BlockingHostCopy():
+                if self._free is not None:
+                    slower = min(self._machine.d2h, self._machine.h2d) * self._machine.duplex
+                    yield _Work("compute", Fraction(operation.copy.bytes, 2) / slower)
+            case StartTransfer():
+                flow = self._submit(operation.transfer)
+                if flow and operation.transfer.mechanism == "kernel" and self._machine.kernels_block:
+                    yield flow
+                elif flow:
+                    self._latest[operation.key] = flow
+            case BlockingTransfer():
+                flow = self._submit(operation.transfer)
+                if flow:
+                    yield flow
+            case StartCollective():
+                self._latest[operation.key] = task = _Task(Fraction(operation.collective.bytes))
+                self._communication.append(task)
+            case StartSide():
+                self._latest[operation.key] = task = _Task(Fraction(operation.cost.bytes))
+                self._side.append(task)
+            case Done():
+                if operation.key in self._latest:
+                    yield self._latest[operation.key]
+            case Branch():
+                yield from self._body(self._choice(operation))
+            case Loop():
+                for _ in range(operation.trips):
+                    if operation.condition is not None:
+                        yield from self._body(operation.condition)
+                    yield from self._body(operation.body)
+                if operation.condition is not None:  # it is asked once more than it says yes
+                    yield from self._body(operation.condition)
+
+    def _submit(self, moved: Transfer) -> _Flow | None:
+        if self._free is None or moved.id in self._free:
+            return None
+        flow = _Flow(moved.id, moved.direction, Fraction(self._machine.latency_ps), Fraction(moved.bytes))
+        self._queues[moved.direction].append(flow)
+        self._started.append(flow)
+        return flow
+
+    def _choice(self, branch: Branch) -> str:
+        lengths = [(self._work_in(name), name) for name in branch.callees]
+        best = max(lengths)[0] if self._machine.longest_branch else min(lengths)[0]
+        return next(name for length, name in lengths if length == best)
+
+    def _work_in(self, name: str) -> Fraction:
+        """All that a computation issues, as if one thing ran at a time: what makes a branch long or short."""
+        total = Fraction(0)
+        for operation in self._schedule.operations[name]:
+            match operation:
+                case Run():
+                    total += sum(cost.bytes for cost in operation.costs)
+                case BlockingCollective() | StartCollective():
+                    total += operation.collective.bytes
+                case StartSide():
+                    total += operation.cost.bytes
+                case BlockingHostCopy():
+                    total += Fraction(operation.copy.bytes, 2) / (min(self._machine.d2h, self._machine.h2d)) / (
+                        self._machine.duplex
+                    )
+                case StartTransfer() | BlockingTransfer():
+                    rate = self._machine.d2h if operation.transfer.direction == D2H else self._machine.h2d
+                    total += self._machine.latency_ps + operation.transfer.bytes / rate
+                case Branch():
+                    total += self._work_in(self._choice(operation))
+                case Loop():
+                    total += operation.trips * self._work_in(operation.body)
+                    if operation.condition is not None:
+                        total += (operation.trips + 1) * self._work_in(operation.condition)
+        return total
+
+    # time
+
+    def _tick(self, kind: str, awaited: _Flow | _Task | None, limit: Fraction | None) -> Fraction:
+        """Goes on to the next event, at most by ``limit``; returns by how much."""
+        queues: list[deque[_Flow] | deque[_Task]] = [*self._queues.values(), self._communication, self._side]
+        for queue in queues:
+            while queue and queue[0].empty:  # only the head can end: what is behind it has not begun
+                queue.popleft().over = True
+        if awaited is not None and awaited.over:
+            return Fraction(0)
+        heads = {direction: queue[0] for direction, queue in self._queues.items() if queue}
+        moving = [direction for direction, flow in heads.items() if not flow.latency]
+        rates = {D2H: self._machine.d2h, H2D: self._machine.h2d}
+        if len(moving) == 2:
+            rates = {direction: rate * self._machine.duplex for direction, rate in rates.items()}
+        events = [flow.latency or flow.bytes / rates[direction] for direction, flow in heads.items()]
+        events += [queue[0].left for queue in (self._communication, self._side) if queue]
+        if limit is not None:
+            events.append(limit)
+        step = min(events)
+        self._count(step, kind, awaited, heads)
+        for direction, flow in heads.items():
+            if flow.latency:
+                flow.latency -= step
+            else:
+                flow.bytes -= step * rates[direction]
+        for stream in (self._communication, self._side):
+            if stream:
+                stream[0].left -= step
+        return step
+
+    def _count(self, step: Fraction, kind: str, awaited: _Flow | _Task | None, heads: dict[str, _Flow]) -> None:
+        result = self.result
+        compute = kind == "compute" or bool(self._side)
+        collective = kind == "collective" or bool(self._communication)
+        result.time_ps += step
+        result.compute_ps += step * compute
+        result.collective_exposed_ps += step * (collective and not compute)
+        result.busy_d2h_ps += step * (D2H in heads)
+        result.busy_h2d_ps += step * (H2D in heads)
+        bare = not (compute or collective)
+        result.exposed_d2h_ps += step * (bare and D2H in heads)
+        result.exposed_h2d_ps += step * (bare and H2D in heads)
+        result.exposed_ps += step * (bare and bool(heads))
+        for flow in heads.values():
+            result.duration[flow.transfer] += step
+            result.cover[flow.transfer] += step * (not bare)
+        if isinstance(awaited, _Flow):
+            result.stall_ps += step
+            result.wait[heads[awaited.direction].transfer] += step
+
+
+def brute_force(what: Schedule, machine: Machine, free: frozenset[int] | None = frozenset()) -> Expected:
+    """One step, exactly."""
+    return BruteForce(what, machine, free).run()
