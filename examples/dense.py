@@ -2,7 +2,7 @@
 
 Each function without arguments lowers one step for whatever devices JAX reports:
 
-    offload_scan      layers in a ``lax.scan``; ``hid`` goes to pinned host memory in the forward pass and comes back for the backward
+    offload_scan      layers in a ``lax.scan``; ``hid`` goes to pinned host memory and comes back for the backward pass
     offload_unrolled  the same, with the layers written out one after the other
     save              ``hid`` stays in device memory
     remat             nothing of a layer is kept but its input; the backward pass computes it again
@@ -10,8 +10,9 @@ Each function without arguments lowers one step for whatever devices JAX reports
     hloinspect inspect examples/dense.py:offload_scan --target gb200
     LAYERS=4 BATCH=2 hloinspect inspect examples/dense.py:save --target h100
 
-The shapes come from LAYERS, BATCH, SEQ, DIM, HIDDEN, HEADS and VOCAB in the environment. It needs jax >= 0.9 and nothing else, and
-is a real step: ``python examples/dense.py`` trains a tiny model for a few steps on the device at hand.
+The shapes come from LAYERS, BATCH, SEQ, DIM, HIDDEN, HEADS and VOCAB in the environment. It needs jax >= 0.9 and
+nothing else, and is a real step: ``python examples/dense.py`` trains a tiny model for a few steps on the device at
+hand.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def shapes_from_environment() -> Shapes:
     return Shapes(**{name: int(os.environ.get(name.upper(), default)) for name, default in Shapes()._asdict().items()})
 
 
-# --- the model -------------------------------------------------------------------------------------------------------------
+# --- the model ------------------------------------------------------------------------------------
 
 
 def init_params(key: jax.Array, s: Shapes) -> Params:
@@ -99,7 +100,7 @@ def loss_fn(params: Params, tokens: jax.Array, s: Shapes, policy: Callable[..., 
     return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
 
 
-# --- AdamW -----------------------------------------------------------------------------------------------------------------
+# --- AdamW ----------------------------------------------------------------------------------------
 
 
 def init_optimizer(params: Params) -> Params:
@@ -121,7 +122,7 @@ def adamw(params: Params, grads: Params, state: Params) -> tuple[Params, Params]
     return jax.tree.map(updated, params, mean, square), {"mean": mean, "square": square, "count": count}
 
 
-# --- the steps -------------------------------------------------------------------------------------------------------------
+# --- the steps ------------------------------------------------------------------------------------
 
 
 def make_train_step(s: Shapes, policy: Callable[..., Any], scan: bool) -> Any:

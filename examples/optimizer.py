@@ -3,22 +3,21 @@
     hloinspect inspect examples/optimizer.py:offload --target gb200
     hloinspect inspect examples/optimizer.py:offload --target gb200 --devices 8
 
-Each step fetches the moments, updates them and writes them back. Everything is sharded over all devices (FSDP). The shapes come from
-the environment as in dense.py.
+Each step fetches the moments, updates them and writes them back. Everything is sharded over all devices (FSDP). The
+shapes come from the environment as in dense.py.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import dense  # the file beside this one
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-import dense  # the file beside this one
-
 
 def shard(tree: Any, mesh: jax.sharding.Mesh, memory_kind: str) -> Any:
-    """A sharding for each leaf: the last axis over all devices; the norms and the count whole, and always on the device."""
+    """A sharding for each leaf: the last axis over all devices; norms and count whole, and always on the device."""
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         if leaf.ndim < 2 or path[-1].key.startswith("norm"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hloinspect.compile.topology import choose_topology
 from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys
-from hloinspect.errors import UsageError
+from hloinspect.errors import HloParseError, InputError, UsageError
 from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
 from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
@@ -103,7 +103,11 @@ def inspect(
         chosen = with_link(chosen, link)
     if chosen is not None and topology:
         choose_topology(chosen, devices, topology)  # for its complaints
-    return _judge(loaded, chosen, devices, topology)
+    try:
+        return _judge(loaded, chosen, devices, topology)
+    except HloParseError as error:  # a fault inside an instruction shows when that is first asked for
+        name = "standard input" if loaded.info.path == "-" else loaded.info.path
+        raise InputError(f"{name}: {error}") from None
 
 
 def _compile(
@@ -261,7 +265,7 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
     if names := offload.unfollowed:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         reason = f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
-        found.append(Unknown(reason, "judge a step without them, or measure a run", "time"))
+        found.append(Unknown(reason, "judge a step without them, or measure a run", "transfers"))
     return found
 
 

@@ -16,6 +16,9 @@ MODULE = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_EXPECTED = (
+    "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, or a step such as train.py:step"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +37,22 @@ def classify(text: str) -> Input:
     path = Path(text)
     if text == "-":
         return Input(text, MODULE, path)
-    if path.is_dir():
+    if not text:  # an empty variable in a script, and not the directory that Path makes of it
+        raise InputError(f"the input's name is empty; {_EXPECTED}")
+    try:
+        is_directory, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"{text[:200]}: cannot be read: {reason}") from None
+    if is_directory:
         return _directory(text, path)
-    if path.exists():
+    if exists:
         if path.suffix == ".py":
             raise InputError(f"{text} is a Python file: name the function that makes the step, such as {text}:step")
         return Input(text, MODULE, path)
     if _FILE_STEP.fullmatch(text) or _MODULE_STEP.fullmatch(text):
         return Input(text, STEP, path)
-    raise InputError(
-        f"{text}: no such file; expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
-        "or a step such as train.py:step"
-    )
+    raise InputError(f"{text}: no such file; {_EXPECTED}")
 
 
 def _directory(text: str, path: Path) -> Input:

@@ -319,8 +319,10 @@ class BruteForce:
                 case StartSide():
                     total += operation.cost.bytes
                 case BlockingHostCopy():
-                    total += Fraction(operation.copy.bytes, 2) / (min(self._machine.d2h, self._machine.h2d)) / (
-                        self._machine.duplex
+                    total += (
+                        Fraction(operation.copy.bytes, 2)
+                        / (min(self._machine.d2h, self._machine.h2d))
+                        / (self._machine.duplex)
                     )
                 case StartTransfer() | BlockingTransfer():
                     rate = self._machine.d2h if operation.transfer.direction == D2H else self._machine.h2d

@@ -1,6 +1,7 @@
-"""Small steps, one for each way in which a JAX program makes host transfers; what XLA makes of them is in test_matrix.py.
+"""Small steps, one for each way in which a JAX program makes host transfers; test_matrix.py says what becomes of them.
 
-Each function without arguments lowers one step for whatever devices JAX reports. The shapes are tiny: only the form counts.
+Each function without arguments lowers one step for whatever devices JAX reports. The shapes are tiny: only the form
+counts.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def activations_unrolled() -> jax.stages.Lowered:
 def activations_nested_scan() -> jax.stages.Lowered:
     """Groups of layers, a scan in a scan: the input of each group is offloaded, its layers are computed again.
 
-    (An offload in the inner scan is refused by XLA of jax 0.10.2 and 0.12.0: the stack of the outer loop stays on the device.)
+    An offload inside the inner scan does not compile with jax 0.10.2 and 0.12.0: XLA leaves the outer loop's stack of
+    stacks on the device ("Expected instruction to have shape equal to").
     """
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
@@ -167,7 +169,7 @@ def _lower_read(read: Callable[..., jax.Array], *indices: jax.ShapeDtypeStruct) 
 
 
 def strided_slice() -> jax.stages.Lowered:
-    """Half of each row of two layers: not one run of memory. (``stack[::2]`` is refused by XLA.)"""
+    """Half of each row of two layers: not one run of memory. (XLA refuses strides: ``stack[::2, :, ::2]``.)"""
     return _lower_read(lambda stack: stack[:2, :, : DIM // 2].reshape(DIM, DIM))
 
 

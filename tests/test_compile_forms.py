@@ -83,7 +83,8 @@ def test_a_file_is_imported_like_a_script_beside_its_neighbours(
     (tmp_path / "my-train.py").write_text(
         "import neighbour, dataclasses\n"
         "@dataclasses.dataclass\nclass Config:\n    size: int = neighbour.VALUE\n"
-        "class Steps:\n    @staticmethod\n    def first(optional=None, *args, **kwargs):\n        return Config().size\n"
+        "class Steps:\n    @staticmethod\n"
+        "    def first(optional=None, *args, **kwargs):\n        return Config().size\n"
         "if __name__ == '__main__':\n    raise SystemExit('not a script')\n"
     )
     assert steps.load_step(f"{tmp_path / 'my-train.py'}:Steps.first")() == 7

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hloinspect.compile import CompileResult, compile_step, load_result
+from hloinspect.compile.child import Job, _note_lost_offload
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
 
@@ -338,6 +339,31 @@ def test_an_offload_that_xla_deletes_is_noted(steps: Path) -> None:
     assert "S(5)" not in result.module_text.read_text()
     (note,) = [note for note in result.manifest.notes if note.startswith("the offload asked for is gone")]
     assert "placements on the host" in note
+
+
+HOST_RESULT = 'func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32> {mhlo.memory_kind = "pinned_host"})'
+
+
+@pytest.mark.parametrize(
+    ("stablehlo", "module", "expected"),
+    [
+        (HOST_RESULT, "HloModule m, entry_computation_layout={(f32[4]{0})->f32[4]{0:S(5)}}\n", []),
+        (
+            HOST_RESULT,
+            "HloModule m, entry_computation_layout={(f32[4]{0})->f32[4]{0}}\n%x = f32[4]{0:S(5)} copy",
+            ["arg"],
+        ),
+        (HOST_RESULT, "HloModule m, entry_computation_layout={(f32[4]{0})->f32[4]{0}}\n", ["the"]),
+        ('{_xla_buffer_placement = "device"}', "HloModule m\n", []),
+        ('{_xla_buffer_placement = "pinned_host"}', "HloModule m\n", ["the"]),
+    ],
+)
+def test_what_was_asked_of_the_host_is_held_against_the_module(
+    stablehlo: str, module: str, expected: list[str]
+) -> None:
+    job = Job({}, say=print)
+    _note_lost_offload(job, stablehlo, module)
+    assert [note[:3] for note in job.notes] == expected
 
 
 def test_without_jax_the_error_says_how_to_install_it(steps: Path) -> None:

@@ -6,8 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import brute_force as bf
-import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloinspect.predict.schedule import Branch, Loop, Operation, Schedule
@@ -78,6 +77,7 @@ class _Program:
         self.computations: dict[str, list[Operation]] = {}
         self.transfers = 0
         self.names = 0
+        self.ends: list[Operation] = []
 
     def body(self, depth: int, at_least: int = 0) -> list[Operation]:
         operations: list[Operation] = []
@@ -93,7 +93,10 @@ class _Program:
             operations.append(bf.work(self.draw(times)))
         elif kind == "transfer":
             self.transfers += 1
-            direction, mechanism = self.draw(st.sampled_from(["d2h", "h2d"])), self.draw(st.sampled_from(["dma", "kernel"]))
+            direction, mechanism = (
+                self.draw(st.sampled_from(["d2h", "h2d"])),
+                self.draw(st.sampled_from(["dma", "kernel"])),
+            )
             start = bf.start(self.transfers, direction, self.draw(sizes), mechanism=mechanism)
             self._pair(operations, start, bf.done(self.transfers))
         elif kind == "collective":
@@ -124,14 +127,20 @@ class _Program:
         elif kind == "host copy":
             operations.append(bf.host_copy(self.draw(sizes)))
         else:
-            operations.append(bf.done_of("never started"))
+            operations.append(self.draw(st.sampled_from([bf.done_of("never started"), *self.ends])))
 
     def _pair(self, operations: list[Operation], begin: Operation, end: Operation) -> None:
-        """Puts a start at a random place, and its done at a random later one, or nowhere."""
+        """Puts a start at a random place, and its done at a random later one; or at an earlier one, where it waits for
+        the turn before; or nowhere."""
         place = self.draw(st.integers(0, len(operations)))
         operations.insert(place, begin)
-        if self.always_awaited or self.draw(st.integers(0, 5)):
+        places = ["later", "later", "earlier", *([] if self.always_awaited else ["nowhere"])]
+        where = self.draw(st.sampled_from(places))
+        if where == "later":
             operations.insert(self.draw(st.integers(place + 1, len(operations))), end)
+        elif where == "earlier":
+            operations.insert(self.draw(st.integers(0, place)), end)
+        self.ends.append(end)
 
     def _name(self) -> str:
         self.names += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -151,9 +152,7 @@ def test_opposite_directions_slow_each_other_down_while_both_move_bytes() -> Non
 
 def test_a_wait_is_not_charged_to_the_other_direction() -> None:
     # As above; the step stands still for copy 1 all along, and when it asks for copy 2 that has long been through.
-    step = run(
-        d2h(1, 10), h2d(2, 4), done(1), done(2), machine=replace(PLAIN, duplex=Fraction(1, 2))
-    )
+    step = run(d2h(1, 10), h2d(2, 4), done(1), done(2), machine=replace(PLAIN, duplex=Fraction(1, 2)))
     assert (step.wait(1), step.wait(2), step.exposed) == (14, 0, 14)
 
 
@@ -164,8 +163,8 @@ def test_the_start_up_time_of_a_copy_passes_before_its_bytes_move() -> None:
 
 
 def test_the_start_up_time_of_one_direction_does_not_slow_the_other() -> None:
-    # Latency 2, duplex 1/2. Copy 1: bytes from 2. Copy 2 starts at 4, its bytes move from 6: until then copy 1 has moved
-    # 4 MB at the full rate; 6 MB are left, at half rate till both end: copy 1 at 18; copy 2 then has 4 MB left, to 22.
+    # Latency 2, duplex 1/2. Copy 1: bytes from 2. Copy 2 starts at 4, its bytes move from 6: until then copy 1 has
+    # moved 4 MB at the full rate; 6 MB are left, at half rate to 18; copy 2 then has 4 MB left, at full rate to 22.
     machine = replace(PLAIN, latency_ps=2 * bf.MS, duplex=Fraction(1, 2))
     step = run(d2h(1, 10), work(4), h2d(2, 10), done(1), done(2), machine=machine)
     assert (step.takes(1), step.takes(2), step.time) == (18, 18, 22)
@@ -252,9 +251,7 @@ def test_the_first_turn_of_a_loop_may_differ_from_the_others() -> None:
 
 def test_nested_loops_multiply() -> None:
     # Inner turn 3 ms (2 work, 1 waiting), five of them, then 1 work: 16; four of those.
-    step = run(
-        Loop("outer", None, 4), outer=[Loop("inner", None, 5), work(1)], inner=[d2h(1, 3), work(2), done(1)]
-    )
+    step = run(Loop("outer", None, 4), outer=[Loop("inner", None, 5), work(1)], inner=[d2h(1, 3), work(2), done(1)])
     assert (step.time, step.takes(1), step.wait(1)) == (64, 60, 20)
 
 
@@ -286,6 +283,29 @@ def test_a_thousand_turns_of_a_thousand_turns_fold() -> None:
         Loop("outer", None, 1000), outer=[Loop("inner", None, 1000), work(1)], inner=[d2h(1, 3), work(2), done(1)]
     )
     assert step.time == 1000 * 3001
+
+
+def test_loops_nested_fifty_deep_take_no_time_to_predict() -> None:
+    # Each level turns three times, so the innermost runs 3^50 times: run twice a level, it would never end.
+    bodies: dict[str, list[Operation]] = {f"body{level}": [Loop(f"body{level - 1}", None, 3)] for level in range(1, 50)}
+    bodies["body0"] = [d2h(1, 3), work(2), done(1)]
+    step = run(Loop("body49", None, 3), **bodies)
+    assert step.time == pytest.approx(3.0 * 3**50)
+
+
+@pytest.mark.parametrize("begin", [bf.start_collective, bf.start_side])
+def test_what_the_last_turn_of_a_folded_loop_leaves_under_way_is_waited_for(begin: Callable[..., Operation]) -> None:
+    # Each turn waits for what the one before started (3 ms) and works 1 ms: turn k ends at 3 k - 2, what it started at
+    # 3 k. Ten turns end at 28; the step goes on at 30 with 5 ms of work.
+    body = [bf.done_of("a"), begin("a", 3 * bf.MS), work(1)]
+    assert run(Loop("body", None, 10), bf.done_of("a"), work(5), body=body).time == 35
+
+
+def test_a_transfer_may_be_awaited_one_turn_later() -> None:
+    # As above with a copy of 3 ms: in each turn but the first 2 ms of waiting; after the loop 2 ms more.
+    body = [done(1), d2h(1, 3), work(1)]
+    step = run(Loop("body", None, 1000), done(1), work(5), body=body)
+    assert (step.time, step.takes(1), step.wait(1), step.cover(1)) == (3005, 3000, 2000, 1000)
 
 
 def test_a_transfer_that_is_never_awaited_still_runs_to_its_end() -> None:

@@ -79,4 +79,5 @@ def command(
         emit(to_text(report, width(sys.stdout), show_all), output)
     doubtful = any(unknown.affects == "time" for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
-    return EXIT_UNKNOWN if report.transfers and (doubtful or unsure) else 0
+    missing = any(unknown.affects == "transfers" for unknown in report.unknown)
+    return EXIT_UNKNOWN if missing or (report.transfers and (doubtful or unsure)) else 0

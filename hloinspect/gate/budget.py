@@ -89,7 +89,7 @@ def _value_ms(report: Report, metric: str) -> float | None:
 def _doubt(report: Report) -> str:
     """Why the report cannot carry a pass, or "": something that affects time is unknown."""
     for unknown in report.unknown:
-        if unknown.affects == "time":
+        if unknown.affects in ("time", "transfers"):
             return unknown.reason
     if report.step.predicted is None:
         return "there is no predicted step"

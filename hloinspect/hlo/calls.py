@@ -14,16 +14,15 @@ _VALUES = re.compile(r"=\{?(%[\w.\-]+(?:, ?%[\w.\-]+)*)")
 _PLAIN_VALUES = re.compile(r"=\{?([\w.\-]+(?:, ?[\w.\-]+)*)")
 
 
-def quick_callees(lines: Collection[str]) -> set[str]:
-    """Names that lines of text seem to call. Cheap, and a superset: whatever stands as the value of any attribute, even
-    in a quoted string. Text without percent signs is looked through more slowly."""
+def quick_callees(text: str) -> set[str]:
+    """Names that a computation's text seems to call. Cheap, and a superset: whatever stands as the value of any attribute,
+    even in a quoted string. Text without percent signs is looked through more slowly."""
+    has_percent = "%" in text
+    if has_percent and "=%" not in text and "={%" not in text:
+        return set()
     found: set[str] = set()
-    for line in lines:
-        has_percent = line.lstrip(" ").startswith(("%", "ROOT %"))
-        if has_percent and "=%" not in line and "={%" not in line:
-            continue
-        for names in (_VALUES if has_percent else _PLAIN_VALUES).findall(line):
-            found.update(name.strip(" %") for name in names.split(","))
+    for names in (_VALUES if has_percent else _PLAIN_VALUES).findall(text):
+        found.update(name.strip(" %") for name in names.split(","))
     return found
 
 

@@ -52,6 +52,8 @@ def _fits(value: int, shape: Shape | None) -> bool:
     if shape is None or shape.dtype == "pred":
         return -1 <= value <= 1
     bits = min(dtype_bits(shape.dtype), 64)
+    if bits == 0:  # a token, a tuple, a type that is not known
+        return False
     return -(1 << (bits - 1)) <= value < 1 << (bits - 1) if shape.dtype[0] == "s" else 0 <= value < 1 << bits
 
 

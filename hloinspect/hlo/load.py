@@ -281,7 +281,10 @@ def _check_text_calls(module: Module) -> None:
     """Refuses calls in circles. The quick look at the lines may see calls that are none, so a suspicion is checked."""
     computations = [c for c in module.computations.values() if isinstance(c, TextComputation)]
     try:
-        check_calls({computation.name: quick_callees(computation.lines) for computation in computations})
+        callees = {c.name: quick_callees(c.text) for c in computations if not c.is_entry}
+        if any(module.entry_name in names for names in callees.values()):  # else no circle runs through the entry
+            callees[module.entry_name] = quick_callees(cast(TextComputation, module.entry).text)
+        check_calls(callees)
     except HloParseError:
         check_calls({c.name: {name for i in c for name in i.called_names} for c in computations})
 

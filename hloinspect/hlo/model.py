@@ -8,7 +8,7 @@ when it is first asked for: a step of 126 unrolled layers has 55 MB of text, and
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -212,6 +212,11 @@ class Computation(ABC):
     def ending_in(self, *suffixes: str) -> Sequence[int]:
         """Places of the instructions whose opcode ends in one of the suffixes, and perhaps a few others."""
         return [index for index in range(len(self)) if self.instruction(index).opcode.endswith(suffixes)]
+
+    def users_of(self, names: Collection[str]) -> Sequence[int]:
+        """Places of the instructions with one of the names among their operands, and perhaps a few others."""
+        wanted = frozenset(names)
+        return [i for i in range(len(self)) if any(operand.name in wanted for operand in self.instruction(i).operands)]
 
     def __iter__(self) -> Iterator[Instruction]:
         return (self.instruction(index) for index in range(len(self)))

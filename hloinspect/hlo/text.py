@@ -37,7 +37,9 @@ from hloinspect.hlo.shape import Shape, parse_shape
 _NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)(?: |\(|$)")
-_CLOSE = re.compile(r"\}(?:$|, execution_thread=| //)")
+_CLOSE = re.compile(r"\}(?:\Z|\n|, execution_thread=| //)")
+_FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
+_USE = re.compile(r"%([\w.\-]+)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
@@ -385,48 +387,71 @@ class TextInstruction(Instruction):
 
 
 class TextComputation(Computation):
-    """A computation as the lines between its braces, with their numbers in the file."""
+    """A computation as the text between its braces, split into instructions when somebody asks for one.
 
-    def __init__(self, name: str, is_entry: bool, frame_tables: FrameTables) -> None:
+    ``first_line`` is the number of the text's first line in the file.
+    """
+
+    def __init__(self, name: str, is_entry: bool, text: str, first_line: int, frame_tables: FrameTables) -> None:
         self.name = name
         self.is_entry = is_entry
         self.execution_thread = ""
         self.frame_tables = frame_tables
-        self.lines: list[str] = []
-        self.numbers: list[int] = []
-        self._continued: dict[int, list[str]] = {}
+        self.text = text
+        self._first_line = first_line
         self._cache: dict[int, TextInstruction] = {}
 
     def __len__(self) -> int:
         return len(self.lines)
 
-    def continue_last(self, line: str) -> None:
-        """An instruction goes on: a frontend attribute with line breaks inside (the metadata of Pallas kernels)."""
-        self._continued.setdefault(len(self.lines) - 1, []).append(line)
+    @property
+    def lines(self) -> Sequence[str]:
+        """The instructions' lines."""
+        return self._split[0]
 
-    def close(self) -> None:
-        """Joins continued lines, once each, so that many of them stay linear."""
-        for index, more in self._continued.items():
-            self.lines[index] = "\n".join((self.lines[index], *more))
-        self._continued.clear()
+    @cached_property
+    def _split(self) -> tuple[list[str], list[int]]:
+        """The lines of the instructions and their numbers in the file.
+
+        An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of Pallas
+        kernels). Those are joined once each, so that many of them stay linear.
+        """
+        lines: list[str] = []
+        numbers: list[int] = []
+        continued: dict[int, list[str]] = {}
+        for number, line in enumerate(self.text.split("\n"), self._first_line):
+            if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
+                lines.append(line)
+                numbers.append(number)
+            elif lines and line and not line.isspace():
+                continued.setdefault(len(lines) - 1, []).append(line)
+        for index, more in continued.items():
+            lines[index] = "\n".join((lines[index], *more))
+        return lines, numbers
 
     def instruction(self, index: int) -> TextInstruction:
         found = self._cache.get(index)
         if found is None:
-            found = TextInstruction(self.lines[index], self.numbers[index], self, index)
+            found = TextInstruction(self.lines[index], self._split[1][index], self, index)
             self._cache[index] = found
         return found
 
     @cached_property
-    def _positions(self) -> dict[str, int]:
-        positions = {}
+    def _index(self) -> tuple[dict[str, int], list[str]]:
+        """Places by name, and opcodes by place, without taking lines apart: behind a shape the opcode is the first word
+        with a parenthesis, since what stands in a layout has no space in front."""
+        places: dict[str, int] = {}
+        opcodes: list[str] = []
         for index, line in enumerate(self.lines):
-            if match := _NAME.match(line):
-                positions[match.group(2)] = index
-        return positions
+            name = _NAME.match(line)
+            opcode = _FIRST_WORD.search(line, name.end() - 1) if name else None
+            if name:
+                places[name.group(2)] = index
+            opcodes.append(opcode.group(1) if opcode else "")
+        return places, opcodes
 
     def position(self, name: str) -> int | None:
-        return self._positions.get(name)
+        return self._index[0].get(name)
 
     @cached_property
     def root(self) -> Instruction:
@@ -437,16 +462,26 @@ class TextComputation(Computation):
 
     @cached_property
     def parameters(self) -> tuple[Instruction, ...]:
-        found = [self.instruction(i) for i, line in enumerate(self.lines) if " parameter(" in line]
-        found = [instruction for instruction in found if instruction.opcode == "parameter"]
+        found = [self.instruction(index) for index in self.ending_in("parameter")]
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
-        needles = tuple(f"{suffix}(" for suffix in suffixes)
-        return [index for index, line in enumerate(self.lines) if any(needle in line for needle in needles)]
+        if not any(f"{suffix}(" in self.text for suffix in suffixes):
+            return []
+        return [index for index, opcode in enumerate(self._index[1]) if opcode.endswith(suffixes)]
 
     def may_touch_host(self) -> Sequence[int]:
+        if "S(5)" not in self.text:
+            return []
         return [index for index, line in enumerate(self.lines) if "S(5)" in line]
+
+    def users_of(self, names: Collection[str]) -> Sequence[int]:
+        if not names:
+            return []
+        wanted = frozenset(names)
+        if "%" not in self.text:
+            return super().users_of(names)
+        return [index for index, line in enumerate(self.lines) if not wanted.isdisjoint(_USE.findall(line))]
 
 
 def _platform(text: str) -> str:
@@ -457,59 +492,82 @@ def _platform(text: str) -> str:
     return "gpu" if "operation_queue_id" in text or "fusion_backend_config" in text or "__cublas" in text else ""
 
 
-def _text_lines(text: str) -> list[str]:
-    return text.replace("\r\n", "\n").split("\n") if "\r" in text else text.split("\n")
-
-
 def parse_text(text: str) -> Module:
     """The module that HLO text spells.
 
-    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault
-    inside an instruction is raised when that instruction is first asked for.
+    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault inside
+    an instruction is raised when that instruction is first asked for.
     """
-    lines = _text_lines(text)
-    first = next((i for i, line in enumerate(lines) if line and not line.isspace()), None)
-    if first is None:
+    if "\r" in text:
+        text = text.replace("\r\n", "\n")
+    begin = len(text) - len(text.lstrip())
+    if begin == len(text):
         raise HloParseError("empty: expected HLO text that begins with 'HloModule'")
-    if not lines[first].startswith("HloModule "):
-        raise HloParseError(f"expected 'HloModule NAME', found {lines[first][:40]!r}", first + 1, 1)
-    start = next((i for i in range(first + 1, len(lines)) if lines[i].endswith("{")), len(lines))
-    tables = FrameTables(lines[first + 1 : start])
-    computations: dict[str, Computation] = {}
-    entry = ""
-    current: TextComputation | None = None
-    for number, line in enumerate(lines[start:], start + 1):
-        if current is not None and not _CLOSE.match(line):
-            if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
-                current.lines.append(line)
-                current.numbers.append(number)
-            elif current.lines and line and not line.isspace():
-                current.continue_last(line)
-        elif line.endswith("{"):
-            header = _HEADER.match(line)
-            if header is None:
-                raise HloParseError(f"expected a computation, found {line[:60]!r}", number, 1)
-            current = TextComputation(header.group(2), header.group(1) is not None, tables)
-            computations[current.name] = current
-            entry = current.name if current.is_entry else entry
-        elif current is not None:
-            if "execution_thread=" in line:
-                current.execution_thread = _unquote(line.partition("execution_thread=")[2].strip())
-            current.close()
-            current = None
-    if current is not None:
-        raise HloParseError(f"computation {current.name} is not closed: the text is truncated", len(lines), 1)
-    if not entry:
-        raise HloParseError("no ENTRY computation: the text is truncated or no module", len(lines), 1)
-    name, _, rest = lines[first].removeprefix("HloModule ").partition(",")
+    line_number = text.count("\n", 0, begin) + 1
+    if not text.startswith("HloModule ", begin):
+        found = text[begin : begin + 200].partition("\n")[0]
+        raise HloParseError(f"expected 'HloModule NAME', found {found[:40]!r}", line_number, 1)
+    end = _line_end(text, begin)
+    name, _, rest = text[begin + len("HloModule ") : end].partition(",")
     attributes = split_attributes(rest)
+    computations = _computations(text, end + 1, line_number + 1)
+    entries = [computation.name for computation in computations if computation.is_entry]
+    if not entries:
+        last = text.count("\n") + 1
+        raise HloParseError("no ENTRY computation: the text is truncated or no module", last, 1)
     return Module(
         name=name.strip(),
-        computations=computations,
-        entry_name=entry,
+        computations={computation.name: computation for computation in computations},
+        entry_name=entries[-1],
         is_scheduled=attributes.get("is_scheduled") == "true",
         attributes=attributes,
         platform=_platform(text),
         size_bytes=len(text),
         kind="text",
     )
+
+
+def _line_end(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end
+
+
+def _computations(text: str, position: int, line_number: int) -> list[TextComputation]:
+    """The computations from a position on. What stands in front of the first are the stack frame tables."""
+    found: list[TextComputation] = []
+    preamble: list[str] = []
+    tables = FrameTables(())
+    while position < len(text):
+        end = _line_end(text, position)
+        if not text.endswith("{", position, end):
+            if not found:
+                preamble.append(text[position:end])
+            position, line_number = end + 1, line_number + 1
+            continue
+        header = _HEADER.match(text, position, end)
+        if header is None:
+            raise HloParseError(f"expected a computation, found {text[position:end][:60]!r}", line_number, 1)
+        if not found:
+            tables = FrameTables(preamble)
+        close = _closing_line(text, end)
+        if close < 0:
+            message = f"computation {header.group(2)} is not closed: the text is truncated"
+            raise HloParseError(message, text.count("\n") + 1, 1)
+        body = text[end + 1 : close - 1]
+        computation = TextComputation(header.group(2), header.group(1) is not None, body, line_number + 1, tables)
+        position = _line_end(text, close)
+        if close + 1 < position and text.startswith(", execution_thread=", close + 1):
+            computation.execution_thread = _unquote(text[close + 20 : position].strip())
+        found.append(computation)
+        line_number += text.count("\n", end, position) + 1
+        position += 1
+    return found
+
+
+def _closing_line(text: str, position: int) -> int:
+    """Where the line that closes a computation begins, or -1. A line may begin with a brace inside an instruction too."""
+    while (position := text.find("\n}", position)) >= 0:
+        position += 1
+        if _CLOSE.match(text, position):
+            return position
+    return -1

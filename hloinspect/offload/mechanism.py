@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 
-_MOVES = frozenset("parameter constant bitcast copy dynamic-slice dynamic-update-slice tuple get-tuple-element".split())
+_MOVES = frozenset(
+    {"parameter", "constant", "bitcast", "copy", "dynamic-slice", "dynamic-update-slice", "tuple", "get-tuple-element"}
+)
 
 DMA = "dma"
 KERNEL = "kernel"
@@ -64,11 +66,27 @@ def _has_slice_config(body: Computation) -> bool:
 
 
 def is_pure_copy(body: Computation) -> bool:
-    """Whether a fusion's body only moves bytes. One that also computes runs as a kernel, and a kernel takes its addresses from
-    the index operands whatever its configuration says."""
+    """Whether a fusion's body only moves bytes. One that also computes runs as a kernel, and a kernel takes its
+    addresses from the index operands whatever its configuration says."""
     return all(instruction.opcode in _MOVES for instruction in body)
 
 
 def _keeps_markers(module: Module) -> bool:
-    """Whether this text would show the marker: some slice of the module has one (JAX 0.10.2 and later)."""
-    return any(_has_slice_config(computation) for computation in module.computations.values())
+    """Whether this text would show the marker: some slice of the module has one, or a fusion shows that the text is of
+    JAX 0.10.2 or later. Worked out once a module, since the versions before lose the marker of every slice."""
+    known = vars(module)
+    if "_keeps_slice_markers" not in known:
+        known["_keeps_slice_markers"] = any(
+            _has_slice_config(computation) or _has_emitter_config(computation)
+            for computation in module.computations.values()
+        )
+    return bool(known["_keeps_slice_markers"])
+
+
+def _has_emitter_config(computation: Computation) -> bool:
+    """Whether some fusion has the ``native_emitter_backend_config`` that XLA writes since the release that moved the
+    marker to the slice: it is in as_text() of every program seen of 0.10.2 to 0.12.0, and of none before."""
+    return any(
+        "native_emitter_backend_config" in computation.instruction(index).backend_config
+        for index in computation.ending_in("fusion")
+    )

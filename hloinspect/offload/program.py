@@ -8,7 +8,8 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 
-CONTROL_FLOW = frozenset({"while", "call", "conditional"})
+_NEEDED = {"while": {"body", "condition"}, "call": {"to_apply"}, "conditional": {"branches"}}
+CONTROL_FLOW = frozenset(_NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,9 @@ def _sites(
     found = []
     for instruction in control_flow(computation):
         times = 1
+        missing = _NEEDED[instruction.opcode] - instruction.called.keys()
+        if missing:
+            raise HloParseError(f"the {instruction.opcode} {instruction.name} names no {missing.pop()} (a truncated file?)")
         if instruction.opcode == "while":
             trips = trip_count(module, computation, instruction)
             if trips is None:

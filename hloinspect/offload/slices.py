@@ -120,7 +120,7 @@ def _memcpy_config(fusion: Instruction) -> Mapping[str, object] | None:
 
 def _number(value: object) -> int | None:
     text = str(value)
-    return int(text) if text.lstrip("-").isdecimal() and len(text) < 20 else None
+    return int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
 
 
 def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int) -> tuple[int, ...] | None:

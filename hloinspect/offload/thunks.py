@@ -1,7 +1,7 @@
 """XLA:GPU's thunk sequence: what the runtime really executes, and on which stream.
 
-``--xla_dump_to`` leaves two files, and so does ``hloinspect compile``. ``thunk_sequence.txt`` has one line a thunk, those
-inside others printed deeper (xla/backends/gpu/runtime/sequential_thunk.cc, ThunkSequence's ToString)::
+``--xla_dump_to`` leaves two files, and so does ``hloinspect compile``. ``thunk_sequence.txt`` has one line a thunk,
+those inside others printed deeper (xla/backends/gpu/runtime/sequential_thunk.cc, ToString)::
 
     048: kAsyncStart   [prev=046 (2)  | sink         ] stream=memcpy_d2h_stream, async_id=48
         050: kDynamicSliceFusion [source | sink] params=1, results=1
@@ -47,9 +47,9 @@ _NO_THUNKS = "No thunks."
 class Thunk:
     """One step of the runtime.
 
-    ``name`` is the HLO instruction that it was made of; "" where the metadata is missing or silent. ``parent`` is the id of
-    the thunk that it runs inside of (a loop, a conditional, an asynchronous start), ``stream`` is "" where none is named,
-    and ``async_id`` joins a start and its done.
+    ``name`` is the HLO instruction that it was made of, or "" where the metadata is missing. ``parent`` is the id of
+    the thunk that it runs inside of (a loop, a conditional, an asynchronous start), ``stream`` is "" where none is
+    named, and ``async_id`` joins a start and its done.
     """
 
     id: int
@@ -88,7 +88,7 @@ class TransferThunk:
     asynchronous: bool
 
 
-# --- reading -----------------------------------------------------------------------------------------------------------
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def parse_thunks(sequence_text: str, metadata_text: str | None) -> ThunkSequence:
@@ -177,14 +177,14 @@ def _names(text: str) -> dict[int, tuple[str, str, int]]:
     return found
 
 
-# --- what they say of transfers ------------------------------------------------------------------------------------------
+# --- what they say of transfers --------------------------------------------------------------------------------------
 
 
 def transfer_thunks(module: Module, thunks: ThunkSequence) -> tuple[TransferThunk, ...]:
     """Every thunk that moves bytes between device and host memory, in the sequence's order.
 
-    A thunk's name leads to its instruction in ``module``, whose shapes tell the direction; kind and stream are the thunk's.
-    Thunks without a name are none (no metadata). Computation on the host, sends and receives are not counted, as in
+    A thunk's name leads to its instruction in ``module``, whose shapes tell the direction; kind and stream are the
+    thunk's. Without metadata there are none. Computation on the host, sends and receives are not counted, as in
     ``find_offload``. Raises HloParseError where the module cannot be followed.
     """
     children = thunks.children()

@@ -132,14 +132,14 @@ def find_offload(module: Module) -> Offload:
     copies: list[HostCopy] = []
     unfollowed: list[str] = []
     for computation in program.computations():
-        unfollowed += _unfollowed(computation)
+        unfollowed += _unfollowed(module, computation)
         candidates = _candidates(module, computation)
         if not candidates:
             continue
         for index in candidates:
             instruction = computation.instruction(index)
             executions = program.executions[computation.name]
-            if _has_many_results(instruction):
+            if _has_many_results(module, instruction):
                 unfollowed.append(instruction.name)
             for found in _transfers_of(module, computation, instruction):
                 if isinstance(found, HostCopy):
@@ -160,19 +160,19 @@ def _candidates(module: Module, computation: Computation) -> Sequence[int]:
     on_host = {i.name for i in map(computation.instruction, marked) if i.shape.host_bytes}
     if not on_host:
         return marked
-    found = set(marked)
-    for instruction in computation:
-        if instruction.index not in found and any(
-            operand.name in on_host and (shape := module.shape_of(computation, operand)) and shape.host_bytes
-            for operand in instruction.operands
-        ):
-            found.add(instruction.index)
-    return sorted(found)
+    return sorted({*marked, *computation.users_of(on_host)})
 
 
-def _talks_to_host(instruction: Instruction) -> bool:
-    """Whether it computes on the host, is an infeed or outfeed, a send to or receive from the host, or a callback."""
+def _talks_to_host(module: Module, instruction: Instruction) -> bool:
+    """Whether it computes on the host, is an infeed or outfeed, a send to or receive from the host, or a callback.
+
+    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
+    in dumps and protos.
+    """
     opcode = instruction.opcode
+    if opcode == "async-start":
+        body = wrapped_body(module, instruction)
+        return body is not None and body.root.opcode == "custom-call" and _talks_to_host(module, body.root)
     if opcode in ("send", "recv"):
         return "_xla_host_transfer_handler_name" in instruction.frontend_attributes
     if opcode in ("custom-call", "custom-call-start"):
@@ -181,17 +181,18 @@ def _talks_to_host(instruction: Instruction) -> bool:
     return opcode in ("infeed", "outfeed")
 
 
-def _has_many_results(start: Instruction) -> bool:
+def _has_many_results(module: Module, start: Instruction) -> bool:
     """Whether it is an async start around several results with host memory somewhere: no compiler was seen to make
     one, and which result takes what from the host is not worked out."""
     result = start.shape.at((1,)) if start.is_generic_async_start else None
-    return result is not None and result.is_tuple and start.shape.host_bytes > 0 and not _talks_to_host(start)
+    return result is not None and result.is_tuple and start.shape.host_bytes > 0 and not _talks_to_host(module, start)
 
 
-def _unfollowed(computation: Computation) -> Iterator[str]:
-    for index in computation.ending_in("infeed", "outfeed", "send", "recv", "custom-call", "custom-call-start"):
+def _unfollowed(module: Module, computation: Computation) -> Iterator[str]:
+    opcodes = ("infeed", "outfeed", "send", "recv", "custom-call", "custom-call-start", "async-start")
+    for index in computation.ending_in(*opcodes):
         instruction = computation.instruction(index)
-        if _talks_to_host(instruction):
+        if _talks_to_host(module, instruction):
             yield instruction.name
 
 
@@ -199,7 +200,7 @@ def _transfers_of(module: Module, computation: Computation, instruction: Instruc
     opcode = instruction.opcode
     if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
         return
-    if _talks_to_host(instruction):
+    if _talks_to_host(module, instruction):
         return
     if opcode == "copy-start":
         yield from _copy_start(computation, instruction)

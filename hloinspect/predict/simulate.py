@@ -9,7 +9,7 @@ Semantics (XLA:GPU async_execution.cc; facts of TPU traces agree):
 * collectives run on a communication stream, device-to-device copies on a side stream, each in order;
 * a copy without a pair holds the main stream.
 
-Loops run until a turn begins and ends like the one before it, and that turn is then multiplied.
+Loops run until a turn ends as it began, with the same work under way, and that turn is then multiplied.
 """
 
 from __future__ import annotations
@@ -263,31 +263,29 @@ class Simulator:
             self._computation(loop.condition)
 
     def _turns(self, loop: Loop) -> None:
-        before: tuple[object, ...] | None = None
         for turn in range(loop.trips):
             self._close()
-            first_segment, begin = len(self._segments), self._now
+            first_segment, begin, before = len(self._segments), self._now, self._backlog()
             if loop.condition is not None:
                 self._computation(loop.condition)
             self._computation(loop.body)
             self._close()
-            after = (round(self._now - begin), self._backlog())
-            settled = after == before
+            settled = self._backlog() == before
             left = loop.trips - turn - 1
             if left and (settled or turn + 1 == MAX_TURNS):
                 if not settled:
                     self.unsettled.append(loop.body)
                 self._repeat(first_segment, left, (self._now - begin) * left)
                 return
-            before = after
 
     def _backlog(self) -> tuple[object, ...]:
-        """What is still under way, relative to now; two turns that leave the same behind go on the same."""
+        """What is still under way, relative to now. A turn that leaves behind what it found is followed by its like."""
         self._link.advance(self._now)
         return (
             self._link.state(),
             round(max(0.0, self._communication - self._now)),
             round(max(0.0, self._side - self._now)),
+            tuple((key, round(end - self._now)) for key, end in self._ends.items() if end > self._now),
         )
 
     def _repeat(self, first_segment: int, more: int, shift_ps: float) -> None:

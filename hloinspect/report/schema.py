@@ -198,7 +198,7 @@ class HostCopyInfo:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What could not be told: why, and what would tell. ``affects`` is time or memory."""
+    """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be missing)."""
 
     reason: str
     remedy: str

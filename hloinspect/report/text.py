@@ -13,6 +13,7 @@ from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
 _COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_INDENT = " " * len("predicted step ")
 MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
@@ -44,7 +45,7 @@ def time_text(milliseconds: float) -> str:
 
 def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
     """The report in at most ``width`` columns where names allow it."""
-    lines = [*_head(report), "", *_step(report)]
+    lines = [*_head(report), "", *_step(report, width)]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     lines += ["", *_memory(report), *_reasons(report, width), *_notes(report, width)]
@@ -66,33 +67,55 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
-def _step(report: Report) -> list[str]:
+def _nothing(report: Report) -> str:
+    """What to say of a module without transfers."""
+    if report.host_copies:
+        return "no host transfers with the device on one side, but host memory is read and written (see below)"
+    if any(unknown.affects == "transfers" for unknown in report.unknown):
+        return "no host transfers were found, but not all that talks to the host is followed (see below)"
+    return "no host transfers: nothing in this module moves between device and host memory"
+
+
+def _flow(parts: list[str], separator: str, width: int) -> list[str]:
+    """Parts one after the other, on a new line (under the step's time) where one would go beyond ``width``."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(click.unstyle(lines[-1] + separator + part)) <= width:
+            lines[-1] += separator + part
+        else:
+            lines[-1] += separator.rstrip()
+            lines.append(_INDENT + part)
+    return lines
+
+
+def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
+    nothing = [] if report.transfers else [_nothing(report)]
     if step is None:
-        return [click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
-    if not report.transfers:
-        lines = ["no host transfers: nothing in this module moves between device and host memory"]
-        if report.host_copies:
-            lines = ["no host transfers with the device on one side, but host memory is read and written (see below)"]
-        return [*lines, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
+        return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
+    if nothing:
+        return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
     color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
     busy = (
         f"the link is busy {_share(step.busy_d2h_ms, step.time_ms)} d2h, {_share(step.busy_h2d_ms, step.time_ms)} h2d"
     )
-    collectives = (
-        f"   collectives alone {time_text(step.collective_exposed_ms)}" if step.collective_exposed_ms > 0 else ""
-    )
-    return [
-        f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})"
-        f"   compute {time_text(step.compute_ms)}{collectives}   {click.style(stall, fg=color)}",
-        f"               {time_text(step.without_transfers_ms)} with free transfers, {time_text(step.ideal_ms)} with "
-        f"perfect overlap; {busy}",
+    parts = [
+        f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})",
+        f"compute {time_text(step.compute_ms)}",
+        click.style(stall, fg=color),
     ]
+    if step.collective_exposed_ms > 0:
+        parts.insert(2, f"collectives alone {time_text(step.collective_exposed_ms)}")
+    without = f"{_INDENT}{time_text(step.without_transfers_ms)} with free transfers"
+    ideal = f"{time_text(step.ideal_ms)} with perfect overlap"
+    return [*_flow(parts, "   ", width), *_flow([f"{without}, {ideal}", busy], "; ", width)]
 
 
 def _range(step: PredictedStep) -> str:
-    return f"{time_text(step.low_ms)} to {time_text(step.high_ms)}"
+    low, high = time_text(step.low_ms), time_text(step.high_ms)
+    number, _, unit = low.partition(" ")
+    return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def _tensor(transfer: TransferInfo) -> str:
@@ -138,6 +161,7 @@ def _row(transfer: TransferInfo) -> list[str]:
 
 _HEADER = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verdict", "where"]
 _RIGHT = {2, 3, 4, 5, 6}
+_TENSOR, _WHERE = 1, 8
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
@@ -145,9 +169,8 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     rows = [_HEADER, *(_row(transfer) for transfer in shown)]
     longest = max(24, width - 70)
     for row in rows[1:]:
-        if len(row[1]) > longest:
-            row[1] = row[1][: longest - 1] + "\u2026"
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+        row[_TENSOR] = _cut(row[_TENSOR], longest)
+    widths = _fitted(rows, width)
     lines = []
     for number, row in enumerate(rows):
         cells = [
@@ -165,6 +188,29 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     if len(shown) < len(report.transfers):
         lines.append(f" {_rest(report, len(shown))}")
     return lines
+
+
+def _fitted(rows: list[list[str]], width: int) -> list[int]:
+    """Widths of columns. Where the table is too wide, functions are left out of ``rows`` and tensors cut."""
+
+    def over() -> int:
+        return 1 + sum(widths) + 2 * (len(widths) - 1) - width
+
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    if over() > 0:
+        room = widths[_WHERE] - over()
+        for row in rows:
+            row[_WHERE] = row[_WHERE] if len(row[_WHERE]) <= room else row[_WHERE].partition(" in ")[0]
+        widths[_WHERE] = max(len(row[_WHERE]) for row in rows)
+    for column, least in ((_TENSOR, 18), (_WHERE, 18)):
+        widths[column] = min(widths[column], max(least, widths[column] - over()))
+        for row in rows:
+            row[column] = _cut(row[column], widths[column])
+    return widths
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + "\u2026"
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
@@ -199,7 +245,8 @@ def _memory(report: Report) -> list[str]:
         values = [value for value in report.host_values if value.kind == kind]
         if values:
             total = bytes_text(sum(value.bytes for value in values))
-            lines.append(f"           {len(values)} {kind}s live in host memory ({total})")
+            live = f"{kind} lives" if len(values) == 1 else f"{kind}s live"
+            lines.append(f"           {len(values)} {live} in host memory ({total})")
     for copy in report.host_copies[:4]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
         lines.append(f"           {clean(copy.instruction)} reads and writes host memory ({how})")

@@ -1,0 +1,170 @@
+"""The JSON contract ``hloinspect.report/1`` as a checker: every key there, nothing else, every type as promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Check = Callable[[Any], bool]
+
+
+def number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def null(value: Any) -> bool:
+    return value is None
+
+
+def one_of(*choices: str) -> Check:
+    return lambda value: value in choices
+
+
+class Maybe:
+    """The value, or null."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+INPUT = {"path": text, "kind": one_of("text", "proto", "compiled", "step", "dump"), "sha256": Maybe(text)}
+PROGRAM = {
+    "jax": Maybe(text),
+    "jaxlib": Maybe(text),
+    "flags": Maybe([text]),
+    "topology": Maybe(text),
+    "autotuned": Maybe(truth),
+}
+TARGET = {
+    "name": text,
+    "devices": integer,
+    "link": Maybe({"d2h_gbps": number, "h2d_gbps": number, "duplex_factor": number}),
+}
+PREDICTED_STEP = dict.fromkeys(
+    (
+        *("time_ms", "low_ms", "high_ms", "compute_ms", "collective_exposed_ms", "stall_ms", "stall_low_ms"),
+        *("stall_high_ms", "stall_d2h_ms", "stall_h2d_ms", "without_transfers_ms", "ideal_ms"),
+        *("busy_d2h_ms", "busy_h2d_ms"),
+    ),
+    number,
+) | {"exposed_ms": {"d2h": number, "h2d": number, "total": number}}
+PREDICTED_TRANSFER = dict.fromkeys(
+    ("duration_each_ms", "duration_ms", "cover_ms", "exposed_ms", "wait_ms", "low_ms", "high_ms"), number
+) | {"gain_if_free_ms": Maybe(number), "needed_link_gbps": Maybe(number)}
+TRANSFER = {
+    "id": integer,
+    "direction": one_of("d2h", "h2d"),
+    "mechanism": one_of("dma", "kernel", "unknown"),
+    "asynchronous": truth,
+    "bytes": integer,
+    "executions": integer,
+    "bytes_per_step": integer,
+    "tensor": {"dtype": text, "shape": [integer], "name": Maybe(text)},
+    "start": text,
+    "done": Maybe(text),
+    "computation": text,
+    "loop_depth": integer,
+    "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
+    "round_trip": Maybe(integer),
+    "queued_behind": Maybe(integer),
+    "verdict": one_of("hidden", "partial", "exposed", "synchronous", "unknown"),
+    "robust": Maybe(truth),
+    "reason": text,
+    "predicted": Maybe(PREDICTED_TRANSFER),
+    "measured": null,
+}
+REPORT = {
+    "schema": one_of("hloinspect.report/1"),
+    "hloinspect": text,
+    "input": INPUT,
+    "module": {
+        "name": text,
+        "platform": one_of("gpu", "tpu", "unknown"),
+        "fingerprint": text,
+        "schedule_hash": text,
+        "instructions": integer,
+    },
+    "program": PROGRAM,
+    "target": Maybe(TARGET),
+    "thresholds": {"hidden": number, "exposed": number},
+    "step": {"predicted": Maybe(PREDICTED_STEP), "measured": null},
+    "memory": {
+        "device_bytes": Maybe(integer),
+        "host_bytes": Maybe(integer),
+        "device_limit_bytes": Maybe(integer),
+        "host_limit_bytes": Maybe(integer),
+        "source": one_of("artifacts", "estimated", "unknown"),
+    },
+    "transfers": [TRANSFER],
+    "host_values": [{"kind": one_of("parameter", "result"), "name": text, "bytes": integer}],
+    "host_copies": [
+        {"instruction": text, "computation": text, "mechanism": text, "bytes": integer, "executions": integer}
+    ],
+    "findings": [lambda value: isinstance(value, dict)],
+    "devices": [lambda value: isinstance(value, dict)],
+    "limits": [text],
+    "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],
+}
+BUDGET_CHECKS = {
+    "schema": one_of("hloinspect.check/1"),
+    "checks": [
+        {
+            "input": text,
+            "target": Maybe(text),
+            "budget": {
+                "text": text,
+                "metric": one_of("stall", "stall.d2h", "stall.h2d", "exposed", "exposed.d2h", "exposed.h2d"),
+                "limit": number,
+                "unit": one_of("%", "ms"),
+            },
+            "status": one_of("within", "over", "unknown"),
+            "value": Maybe(number),
+            "value_ms": Maybe(number),
+            "limit_ms": Maybe(number),
+            "kind": one_of("predicted", "measured"),
+            "reason": text,
+        }
+    ],
+}
+
+
+def complaints(value: Any, expected: Any, path: str = "$") -> list[str]:
+    """What is not as the contract says, each with its place; nothing if all is."""
+    if isinstance(expected, Maybe):
+        return [] if value is None else complaints(value, expected.inner, path)
+    if isinstance(expected, list):
+        if not isinstance(value, list):
+            return [f"{path} is no list"]
+        return [said for n, item in enumerate(value) for said in complaints(item, expected[0], f"{path}[{n}]")]
+    if isinstance(expected, dict):
+        if not isinstance(value, dict):
+            return [f"{path} is no object"]
+        found = [f"{path}.{key} is missing" for key in expected.keys() - value.keys()]
+        found += [f"{path}.{key} is not in the contract" for key in value.keys() - expected.keys()]
+        return found + [
+            said for key in expected if key in value for said in complaints(value[key], expected[key], f"{path}.{key}")
+        ]
+    return [] if expected(value) else [f"{path} is {value!r}"]
+
+
+def keys_of(expected: Any) -> set[str]:
+    """Every key that the contract names."""
+    if isinstance(expected, Maybe):
+        return keys_of(expected.inner)
+    if isinstance(expected, list):
+        return keys_of(expected[0])
+    if isinstance(expected, dict):
+        return set(expected) | {key for inner in expected.values() for key in keys_of(inner)}
+    return set()

@@ -1,0 +1,117 @@
+"""Collectives level by level, worked out by hand on gb200: 900 GB/s within a domain, 50 GB/s of network a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from hloinspect.hardware import load_target
+from hloinspect.hlo.load import load_module_bytes
+from hloinspect.hlo.model import ReplicaGroups
+from hloinspect.predict.collective import Collective, collective_of, members_in_one_domain
+
+TARGET = load_target("gb200")
+MS = 1e9
+INSIDE_MS, ACROSS_MS = 0.005, 0.015  # latencies
+
+
+def milliseconds(opcode: str, size_bytes: float, size: int, near: int) -> float:
+    return Collective(opcode, int(size_bytes), size, near).time_ps(TARGET) / MS
+
+
+def test_an_all_gather_over_two_domains_takes_the_longer_of_inside_and_across() -> None:
+    # 6.4 GB over 2 x 16 x 4 = 128 GPUs, 64 in a domain. Inside, each takes in 127/128 of it at 900 GB/s: 7.056 ms.
+    # Across, the other domain's half is shared by 64 cards: 50 MB at 50 GB/s = 1 ms, meanwhile.
+    assert milliseconds("all-gather", 6.4e9, 128, 64) == pytest.approx(7.0556 + ACROSS_MS, abs=1e-3)
+
+
+def test_pricing_all_bytes_at_the_slowest_link_would_be_eighteen_times_too_long() -> None:
+    assert milliseconds("all-gather", 6.4e9, 128, 64) < 6.4e9 / 50e9 * 1e3 / 15
+
+
+def test_a_group_across_domains_with_one_member_in_each_uses_the_network_alone() -> None:
+    # Two members: half of 1 GB comes from the other one at 50 GB/s: 10 ms.
+    assert milliseconds("all-gather", 1e9, 2, 1) == pytest.approx(10 + ACROSS_MS)
+
+
+def test_a_group_inside_one_domain_uses_no_network() -> None:
+    # Eight members: 7/8 of 9 GB at 900 GB/s.
+    assert milliseconds("all-gather", 9e9, 8, 8) == pytest.approx(8.75 + INSIDE_MS)
+    assert milliseconds("reduce-scatter", 9e9, 8, 8) == pytest.approx(8.75 + INSIDE_MS)
+
+
+def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather() -> None:
+    assert milliseconds("all-reduce", 9e9, 8, 8) == pytest.approx(2 * 8.75 + INSIDE_MS)
+    assert milliseconds("all-reduce", 6.4e9, 128, 64) == pytest.approx(2 * 7.0556 + ACROSS_MS, abs=1e-3)
+
+
+def test_an_all_to_all_sends_what_leaves_the_domain_over_each_members_own_card() -> None:
+    # 1 GB over 128, half of it to the other domain: 0.5 GB at 50 GB/s.
+    assert milliseconds("all-to-all", 1e9, 128, 64) == pytest.approx(10 + ACROSS_MS)
+
+
+def test_a_permute_moves_its_bytes_once() -> None:
+    assert milliseconds("collective-permute", 9e9, 8, 8) == pytest.approx(10 + INSIDE_MS)
+
+
+def test_a_group_of_one_takes_no_time() -> None:
+    assert milliseconds("all-gather", 1e9, 1, 1) == 0
+
+
+def test_members_are_counted_in_the_domain_that_holds_the_most_of_them() -> None:
+    strided = ReplicaGroups(groups=2, size=4, first=(0, 2, 64, 66))
+    assert members_in_one_domain(strided, 128, 64) == (4, 2)
+    uneven = ReplicaGroups(groups=1, size=3, first=(0, 1, 64))
+    assert members_in_one_domain(uneven, 128, 64) == (3, 2)
+
+
+def test_without_groups_all_devices_take_part() -> None:
+    assert members_in_one_domain(ReplicaGroups(1, 0, ()), 128, 64) == (128, 64)
+
+
+COLLECTIVES = """HloModule m, is_scheduled=true, num_partitions=8
+
+wrapped (p: f32[1024]) -> f32[8192] {
+  p = f32[1024]{0} parameter(0)
+  ROOT g = f32[8192]{0} all-gather(p), replica_groups=[1,8]<=[8], dimensions={0}
+}
+
+async (p: f32[1024]) -> f32[8192] {
+  p = f32[1024]{0} parameter(0)
+  ROOT c = f32[8192]{0} call(p), to_apply=wrapped
+}
+
+add (a: f32[], b: f32[]) -> f32[] {
+  a = f32[] parameter(0)
+  b = f32[] parameter(1)
+  ROOT s = f32[] add(a, b)
+}
+
+ENTRY main {
+  p = f32[1024]{0} parameter(0)
+  q = f32[8192]{0} parameter(1)
+  one = (f32[1024]{0}, f32[8192]{0}) all-gather-start(p), replica_groups=[1,8]<=[8], dimensions={0}
+  two = ((f32[1024]{0}), f32[8192]{0}) async-start(p), calls=async
+  three = ((f32[8192]{0}), f32[1024]{0}, u32[]) reduce-scatter-start(q), replica_groups=[1,8]<=[8], to_apply=add
+  four = (f32[8192]{0}, f32[1024]{0}) all-reduce(q, p), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=add
+  five = f32[8192]{0} call(p), to_apply=wrapped
+  ROOT r = f32[1024]{0} negate(p)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("one", Collective("all-gather", 4 * 8192, 8, 8)),
+        ("two", Collective("all-gather", 4 * 8192, 8, 8)),  # a TPU wraps it in a call in an async computation
+        ("three", Collective("reduce-scatter", 4 * 8192, 8, 8)),
+        ("four", Collective("all-reduce", 4 * (8192 + 1024), 4, 4)),
+        ("five", None),  # control flow, followed elsewhere
+        ("r", None),
+    ],
+)
+def test_a_collective_is_known_in_every_form(name: str, expected: Collective | None) -> None:
+    module = load_module_bytes(COLLECTIVES.encode())
+    instruction = module.entry.find(name)
+    assert instruction is not None
+    assert collective_of(module, module.entry, instruction, 8, 72) == expected
