@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.compile.topology import choose_topology
-from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys
+from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys, side_text
 from hloinspect.errors import HloParseError, InputError, UsageError
 from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
 from hloinspect.hardware import Target, load_target, target_of_device, with_link
@@ -210,6 +210,7 @@ def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology
     offload = find_offload(module)
     if loaded.names:
         offload = with_names(offload, loaded.names)
+    offload, about_thunks = _with_thunks(offload, loaded)
     count = devices or loaded.devices or device_count(module)
     shape = topology or loaded.program.topology
     unknown = list(_uncounted(offload))
@@ -221,11 +222,25 @@ def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology
     if loaded.device_bytes is None:
         remedy = "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to"
         unknown.append(Unknown("a module alone does not say how much memory XLA assigned", remedy, "memory"))
-    limits = [*_limits(module, prediction), *loaded.limits]
+    limits = [*_limits(module, prediction), *loaded.limits, *about_thunks]
     program = replace(loaded.program, topology=shape)
     memory = _memory(loaded, target)
     report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown)
     return Inspection(report, offload, prediction)
+
+
+def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[str]]:
+    """The offload with what the thunk sequence beside the module says, and a word where that cannot be read."""
+    sequence, metadata = loaded.thunks
+    if sequence is None:
+        return offload, ()
+    from hloinspect.offload.thunks import parse_thunks, with_thunks
+
+    try:
+        named = side_text(metadata) or None
+        return with_thunks(offload, parse_thunks(side_text(sequence), named)), ()
+    except HloParseError as error:
+        return offload, (f"{sequence.name} was not used: {error}",)
 
 
 def _domain(target: Target, topology: str | None) -> int:
@@ -264,7 +279,9 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
     ]
     if names := offload.unfollowed:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        reason = f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
+        reason = (
+            f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
+        )
         found.append(Unknown(reason, "judge a step without them, or measure a run", "transfers"))
     return found
 

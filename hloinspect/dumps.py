@@ -113,7 +113,8 @@ def _answers_to(module: DumpedModule, wanted: str) -> bool:
     )
 
 
-def _side_text(path: Path | None) -> str:
+def side_text(path: Path | None) -> str:
+    """The text of a file beside a module, "" where it is missing; of a very large one only the beginning."""
     if path is None:
         return ""
     try:
@@ -125,7 +126,7 @@ def _side_text(path: Path | None) -> str:
 
 def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
     """The totals of the memory report by colour (0 is device memory, 5 pinned host memory), or None without one."""
-    totals = {int(color): int(size) for color, size in _TOTAL.findall(_side_text(module.memory_report))}
+    totals = {int(color): int(size) for color, size in _TOTAL.findall(side_text(module.memory_report))}
     if 0 not in totals:
         return None
     device = sum(size for color, size in totals.items() if color != _HOST_COLOR)
@@ -134,7 +135,7 @@ def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
 
 def dumped_device(module: DumpedModule) -> str:
     """What XLA called the device, such as ``NVIDIA GB200``, or ""."""
-    match = _DESCRIPTION.search(_side_text(module.target_config))
+    match = _DESCRIPTION.search(side_text(module.target_config))
     return match.group(1) if match else ""
 
 

@@ -183,7 +183,10 @@ def _child_environment(platform: str) -> dict[str, str]:
     if platform == "tpu":
         environment["TPU_SKIP_MDS_QUERY"] = "1"  # no metadata server to ask
     root = Path(__file__).resolve().parents[2]
-    if root.name != "site-packages":  # run from a checkout: the child must find the same package from any directory
+    if root.name not in (
+        "site-packages",
+        "dist-packages",
+    ):  # run from a checkout: the child must find the same package from any directory
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), environment.get("PYTHONPATH"))))
     return environment
 
@@ -210,6 +213,8 @@ def _converse(
             raise subprocess.TimeoutExpired(child.args, timeout_s) from None
         if line is None:
             return {}
+        if not line.startswith("{"):  # printed while Python started, before the child took its standard output over
+            continue
         answer: dict[str, Any] = json.loads(line)
         if "progress" not in answer:
             return answer

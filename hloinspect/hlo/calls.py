@@ -15,8 +15,8 @@ _PLAIN_VALUES = re.compile(r"=\{?([\w.\-]+(?:, ?[\w.\-]+)*)")
 
 
 def quick_callees(text: str) -> set[str]:
-    """Names that a computation's text seems to call. Cheap, and a superset: whatever stands as the value of any attribute,
-    even in a quoted string. Text without percent signs is looked through more slowly."""
+    """Names that a computation's text seems to call. Cheap, and a superset: whatever stands as the value of any
+    attribute, even in a quoted string. Text without percent signs is looked through more slowly."""
     has_percent = "%" in text
     if has_percent and "=%" not in text and "={%" not in text:
         return set()

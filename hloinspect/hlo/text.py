@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -413,8 +413,8 @@ class TextComputation(Computation):
     def _split(self) -> tuple[list[str], list[int]]:
         """The lines of the instructions and their numbers in the file.
 
-        An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of Pallas
-        kernels). Those are joined once each, so that many of them stay linear.
+        An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of
+        Pallas kernels). Those are joined once each, so that many of them stay linear.
         """
         lines: list[str] = []
         numbers: list[int] = []
@@ -495,8 +495,8 @@ def _platform(text: str) -> str:
 def parse_text(text: str) -> Module:
     """The module that HLO text spells.
 
-    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault inside
-    an instruction is raised when that instruction is first asked for.
+    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault
+    inside an instruction is raised when that instruction is first asked for.
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n")
@@ -565,7 +565,8 @@ def _computations(text: str, position: int, line_number: int) -> list[TextComput
 
 
 def _closing_line(text: str, position: int) -> int:
-    """Where the line that closes a computation begins, or -1. A line may begin with a brace inside an instruction too."""
+    """Where the line that closes a computation begins, or -1. A line may begin with a brace inside an instruction
+    too."""
     while (position := text.find("\n}", position)) >= 0:
         position += 1
         if _CLOSE.match(text, position):

@@ -1,8 +1,8 @@
 """Which values are one and the same: through tuples, loops, calls and in-place updates.
 
-A round trip is a copy to the host and the copy that brings it back, and what links them is the buffer. An async start and its
-done are linked by the context in the start's result, which may travel around a loop. Both are the classes of a union-find over
-some of the leaves of a program's values.
+A round trip is a copy to the host and the copy that brings it back, and what links them is the buffer. An async start
+and its done are linked by the context in the start's result, which may travel around a loop. Both are the classes of a
+union-find over some of the leaves of a program's values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "reshape", 
 
 
 class ValueClasses:
-    """Classes of the leaves that ``_keeps`` chooses. ``value`` names the class of a leaf; equal names mean one value."""
+    """Classes of the leaves that ``_keeps`` chooses. ``value`` names the class of a leaf; equal names mean one
+    value."""
 
     def __init__(self, program: Program) -> None:
         self._module = program.module

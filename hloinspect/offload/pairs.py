@@ -1,7 +1,7 @@
 """Which done waits for which async start: in one computation, through updates, and around loops.
 
-Since XLA of August 2026 a start's context may travel through a while's tuple: started in one turn, awaited in the next or
-behind the loop (openxla/xla commit e28fcc12a6). Every start and every done of such a chain belongs to one key.
+Since XLA of August 2026 a start's context may travel through a while's tuple: started in one turn, awaited in the
+next or behind the loop (openxla/xla commit e28fcc12a6). Every start and every done of such a chain belongs to one key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Done:
 
 @dataclass(frozen=True)
 class AsyncPairs:
-    """``start_keys`` and ``done_keys`` give the key of a start or a done by (computation, name); ``dones`` what waits first."""
+    """``start_keys`` and ``done_keys`` give the key of a start or a done by (computation, name); ``dones`` what waits
+    first."""
 
     start_keys: dict[Key, Key]
     done_keys: dict[Key, Key]

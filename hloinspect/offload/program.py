@@ -108,7 +108,9 @@ def _sites(
         times = 1
         missing = _NEEDED[instruction.opcode] - instruction.called.keys()
         if missing:
-            raise HloParseError(f"the {instruction.opcode} {instruction.name} names no {missing.pop()} (a truncated file?)")
+            raise HloParseError(
+                f"the {instruction.opcode} {instruction.name} names no {missing.pop()} (a truncated file?)"
+            )
         if instruction.opcode == "while":
             trips = trip_count(module, computation, instruction)
             if trips is None:

@@ -1,8 +1,8 @@
 """Checks that XLA:GPU's copies of slices walk the way their index does.
 
 A slice that runs as a memcpy takes its address from a configuration (byte offset and stride a turn), not from its index
-operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in the wrong
-order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308).
+operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in
+the wrong order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _TURNS = 2
 @dataclass(frozen=True, slots=True)
 class SliceCheck:
     """One slice in a loop: the byte offsets of its first turns by its index (``by_index``) and by its configuration
-    (``emitted``). ``instruction`` is the one in the schedule, ``on_host`` whether the sliced buffer is in host memory."""
+    (``emitted``). ``instruction`` is the one in the schedule, ``on_host`` whether the sliced buffer is in host
+    memory."""
 
     computation: str
     instruction: str
@@ -51,8 +52,8 @@ def check_slices(program: Program) -> tuple[SliceCheck, ...]:
 
 
 def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
-    """For each computation inside a loop its arguments in the first turns of the innermost one, in the first turn of the
-    loops around it."""
+    """For each computation inside a loop its arguments in the first turns of the innermost one, in the first turn of
+    the loops around it."""
     module = program.module
     found: dict[str, list[Arguments]] = {program.module.entry_name: []}
     keep = {program.module.entry_name: no_arguments}

@@ -229,6 +229,21 @@ def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, str]:
     return {transfer: mechanism for transfer, mechanism in agreed.items() if mechanism != UNKNOWN}
 
 
+def with_thunks(offload: Offload, thunks: ThunkSequence) -> Offload:
+    """The same offload with the streams that the runtime uses, and with its mechanism where the module does not
+    tell."""
+    streams, mechanisms = streams_of(offload, thunks), mechanisms_of(offload, thunks)
+    transfers = tuple(
+        replace(
+            transfer,
+            stream=streams.get(transfer.id),
+            mechanism=mechanisms.get(transfer.id, UNKNOWN) if transfer.mechanism == UNKNOWN else transfer.mechanism,
+        )
+        for transfer in offload.transfers
+    )
+    return replace(offload, transfers=transfers)
+
+
 def _agreed(offload: Offload, values: Mapping[Thunk, str]) -> dict[int, str]:
     """For each transfer the one value that all thunks of its name have (a computation called twice has two of each)."""
     by_name: dict[str, set[str]] = {}

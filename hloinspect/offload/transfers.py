@@ -39,9 +39,9 @@ class Transfer:
     """One move between device and host memory.
 
     ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
-    ``computation``
-    and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the transfer that brings
-    the same buffer back, or that wrote it.
+    ``computation`` and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the
+    transfer that brings
+    the same buffer back, or that wrote it. ``stream`` is the runtime's, where a thunk sequence names it.
     """
 
     id: int
@@ -62,6 +62,7 @@ class Transfer:
     source: Source | None
     round_trip: int | None
     buffer: Node | None
+    stream: str | None = None
 
     @property
     def bytes_per_step(self) -> int:

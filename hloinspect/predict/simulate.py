@@ -225,7 +225,7 @@ class Simulator:
         if len(branch.callees) == 1:
             return branch.callees[0]
         pick = max if self._scenario.longest_branch else min
-        return pick(branch.callees, key=self._length)
+        return pick(branch.callees, key=lambda name: round(self._length(name)))  # the first of equals
 
     def _length(self, name: str) -> float:
         """What a computation issues, one thing after the other, for choosing a branch. Transfers count even where they

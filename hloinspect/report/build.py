@@ -141,6 +141,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None) -> Trans
         computation=transfer.computation,
         loop_depth=transfer.loop_depth,
         source=_source(transfer.source),
+        stream=transfer.stream,
         round_trip=transfer.round_trip,
         queued_behind=found.queued_behind if found else None,
         verdict=found.verdict if found else UNKNOWN,

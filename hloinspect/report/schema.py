@@ -167,6 +167,7 @@ class TransferInfo:
     computation: str
     loop_depth: int
     source: SourceInfo | None
+    stream: str | None
     round_trip: int | None
     queued_behind: int | None
     verdict: str
@@ -198,7 +199,8 @@ class HostCopyInfo:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be missing)."""
+    """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be
+    missing)."""
 
     reason: str
     remedy: str
