@@ -16,7 +16,10 @@ MODULE = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_EXPECTED = "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, or a step such as train.py:step"
+_EXPECTED = (
+    "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
+    "or a step such as train.py:step"
+)
 
 
 @dataclass(frozen=True, slots=True)
