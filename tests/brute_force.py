@@ -78,13 +78,14 @@ class Machine:
             levels=(Level("near", 1 << 20, Figure(1e12, "test"), Figure(0.0, "test")),),
             matmul_efficiency=one,
             memory_efficiency=one,
+            collective_efficiency=one,
             xla_target_config=None,
             xla_topology_name=None,
             notes=(),
         )
 
     def scenario(self) -> Scenario:
-        return Scenario("test", 1.0, 1.0, 1.0, 1, self.kernels_block, self.longest_branch)
+        return Scenario("test", 1.0, 1.0, 1.0, 1.0, 1, self.kernels_block, self.longest_branch)
 
 
 # Operations with times in picoseconds.
@@ -127,8 +128,10 @@ def done(number: int) -> Done:
     return Done(("e", f"start.{number}"))
 
 
-def blocking(number: int, direction: str, size: int) -> BlockingTransfer:
-    return BlockingTransfer(transfer(number, direction, size, asynchronous=False))
+def blocking(number: int, direction: str, size: int, work_ps: int | None = None) -> BlockingTransfer:
+    """``work_ps`` is what the kernel that moves the bytes computes besides."""
+    cost = None if work_ps is None else Cost(bytes=work_ps)
+    return BlockingTransfer(transfer(number, direction, size, asynchronous=False), cost)
 
 
 def host_copy(size: int) -> BlockingHostCopy:
@@ -263,8 +266,8 @@ class BruteForce:
                 yield _Work("collective", Fraction(operation.collective.bytes))
             case BlockingHostCopy():
                 if self._free is not None:
-                    slower = min(self._machine.d2h, self._machine.h2d) * self._machine.duplex
-                    yield _Work("compute", Fraction(operation.copy.bytes, 2) / slower)
+                    half = Fraction(operation.copy.bytes, 2)
+                    yield from [self._queue(0, direction, half) for direction in (D2H, H2D)]
             case StartTransfer():
                 flow = self._submit(operation.transfer)
                 if flow and operation.transfer.mechanism == "kernel" and self._machine.kernels_block:
@@ -273,6 +276,8 @@ class BruteForce:
                     self._latest[operation.key] = flow
             case BlockingTransfer():
                 flow = self._submit(operation.transfer)
+                if operation.cost is not None:
+                    yield _Work("compute", Fraction(operation.cost.bytes))
                 if flow:
                     yield flow
             case StartCollective():
@@ -297,8 +302,11 @@ class BruteForce:
     def _submit(self, moved: Transfer) -> _Flow | None:
         if self._free is None or moved.id in self._free:
             return None
-        flow = _Flow(moved.id, moved.direction, Fraction(self._machine.latency_ps), Fraction(moved.bytes))
-        self._queues[moved.direction].append(flow)
+        return self._queue(moved.id, moved.direction, Fraction(moved.bytes))
+
+    def _queue(self, transfer: int, direction: str, size: Fraction) -> _Flow:
+        flow = _Flow(transfer, direction, Fraction(self._machine.latency_ps), size)
+        self._queues[direction].append(flow)
         self._started.append(flow)
         return flow
 

@@ -31,7 +31,8 @@ DUS_START = (
     "fusion-start(STACK, UPDATE, I, Z), kind=kLoop, calls=%wrapped_dus"
 )
 DS_START = (
-    "((f32[8,64]{1,0:S(5)}, s32[], s32[]), f32[1,64]{1,0}, u32[]) fusion-start(STACK, I, Z), kind=kLoop, calls=%wrapped_ds"
+    "((f32[8,64]{1,0:S(5)}, s32[], s32[]), f32[1,64]{1,0}, u32[]) "
+    "fusion-start(STACK, I, Z), kind=kLoop, calls=%wrapped_ds"
 )
 
 
@@ -53,8 +54,7 @@ def module_text(body: str, computations: str = "", header: str = "") -> str:
     """A module whose entry computation is ``body``; computations stand in front of it."""
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     return (
-        f"HloModule m, is_scheduled=true{header}\n\n{computations.strip()}\n\n"
-        f"ENTRY %main () -> f32[] {{\n{lines}\n}}\n"
+        f"HloModule m, is_scheduled=true{header}\n\n{computations.strip()}\n\nENTRY %main () -> f32[] {{\n{lines}\n}}\n"
     )
 
 

@@ -76,6 +76,7 @@ TRANSFER = {
     "done": Maybe(text),
     "computation": text,
     "loop_depth": integer,
+    "stream": Maybe(text),
     "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
     "round_trip": Maybe(integer),
     "queued_behind": Maybe(integer),

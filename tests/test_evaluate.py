@@ -88,7 +88,13 @@ def counted(start: int, step: int, limit: int, direction: str, most: int, *, mir
 SMALL = st.integers(-300, 300)
 
 
-@given(start=SMALL, step=st.integers(-7, 7), limit=SMALL, direction=st.sampled_from(sorted(COMPARE)), mirrored=st.booleans())
+@given(
+    start=SMALL,
+    step=st.integers(-7, 7),
+    limit=SMALL,
+    direction=st.sampled_from(sorted(COMPARE)),
+    mirrored=st.booleans(),
+)
 @example(start=0, step=1, limit=64, direction="LT", mirrored=False)
 @example(start=0, step=1, limit=63, direction="LT", mirrored=False)
 @example(start=0, step=1, limit=65, direction="NE", mirrored=False)
@@ -112,10 +118,12 @@ def test_the_trips_of_a_counted_loop_are_those_of_the_same_loop_in_python(
 def test_long_loops_have_the_turns_that_their_limit_was_made_for(
     start: int, step: int, turns: int, over: int, direction: str
 ) -> None:
-    """The limit is chosen so that ``turns`` come out, on the last value that still passes or anywhere below the next."""
+    """The limit is chosen so that ``turns`` come out: on the last value that still passes, or below the next."""
     over %= step
     sign = -1 if direction in ("GT", "GE") else 1
-    limit = start + sign * (step * turns if direction == "NE" else step * (turns - 1) + over + (direction in ("LT", "GT")))
+    limit = start + sign * (
+        step * turns if direction == "NE" else step * (turns - 1) + over + (direction in ("LT", "GT"))
+    )
     if not -(1 << 31) < limit < (1 << 31) - 1000:
         return
     assert trips(affine(start, sign * step, limit, direction)) == turns
@@ -157,7 +165,8 @@ def test_a_step_that_the_loop_works_out_anew_each_turn_is_not_taken_for_a_fixed_
     slow = loop_text("%start = s32[] constant(0)", "%next = s32[] add(%i, %j)", limit, state=", s32[]", carried=", %j0")
     slow = slow.replace("tuple(%next, %x, %j0)", "tuple(%next, %x, %j1)")
     slow = slow.replace(
-        "  %next =", "  %j = s32[] get-tuple-element(%p), index=2\n  %o = s32[] constant(1)\n  %j1 = s32[] add(%j, %o)\n  %next ="
+        "  %next =",
+        "  %j = s32[] get-tuple-element(%p), index=2\n  %o = s32[] constant(1)\n  %j1 = s32[] add(%j, %o)\n  %next =",
     )
     slow = slow.replace("  %start =", "  %j0 = s32[] constant(0)\n  %start =")
     assert trips(slow) == 46  # 0 + 1 + ... + 45 = 1035
@@ -259,8 +268,10 @@ def test_arithmetic_is_that_of_hlo(opcode: str, left: int, right: int) -> None:
         ("%a = s32[] constant(5)\nROOT %b = s32[] not(%a)", -6),
         ("%a = pred[] constant(true)\nROOT %b = pred[] not(%a)", 0),
         ("%a = u32[] constant(5)\nROOT %b = u32[] not(%a)", None),
-        ("%a = pred[] constant(false)\n%b = s32[] constant(1)\n%c = s32[] constant(2)\nROOT %d = s32[] select(%a, %b, %c)", 2),
-        ("%a = s32[] constant(9)\n%b = s32[] constant(1)\n%c = s32[] constant(4)\nROOT %d = s32[] clamp(%b, %a, %c)", 4),
+        ("%a = pred[] constant(false)\n%b = s32[] constant(1)\n%c = s32[] constant(2)\n"
+         "ROOT %d = s32[] select(%a, %b, %c)", 2),
+        ("%a = s32[] constant(9)\n%b = s32[] constant(1)\n%c = s32[] constant(4)\n"
+         "ROOT %d = s32[] clamp(%b, %a, %c)", 4),
         ("%a = s8[] constant(100)\nROOT %b = s8[] add(%a, %a)", None),
         ("%a = f32[] constant(1)\nROOT %b = f32[] add(%a, %a)", None),
         ("%a = s32[] constant(3)\n%t = (s32[], s32[]) tuple(%a, %a)\n%u = (s32[], s32[]) opt-barrier(%t)\n"
@@ -289,7 +300,9 @@ def test_deep_chains_inside_nested_fusions_are_unknown_and_no_crash() -> None:
     for number in range(60):
         chain = [f"  %n{number}_{k} = s32[] negate(%n{number}_{k - 1})" for k in range(1, 95)]
         first = f"  %n{number}_0 = s32[] parameter(0)"
-        fusions.append("\n".join([f"%f{number} (a: s32[]) -> s32[] {{", first, *chain[:-1], "  ROOT" + chain[-1][1:], "}"]))
+        fusions.append(
+            "\n".join([f"%f{number} (a: s32[]) -> s32[] {{", first, *chain[:-1], "  ROOT" + chain[-1][1:], "}"])
+        )
     calls = [f"  %v{n} = s32[] fusion(%v{n - 1}), kind=kLoop, calls=%f{n - 1}" for n in range(1, 61)]
     text = "HloModule m, is_scheduled=true\n\n" + "\n\n".join(fusions)
     text += "\n\nENTRY %main () -> s32[] {\n" + "\n".join(["  %v0 = s32[] constant(1)", *calls])

@@ -90,7 +90,11 @@ def test_the_transfers_of_a_scan_are_told_with_bytes_executions_and_source() -> 
     out, back = report(SCAN, "--target", "gb200")["transfers"]
     assert (out["direction"], back["direction"]) == ("d2h", "h2d")
     for transfer in (out, back):
-        assert (transfer["bytes"], transfer["executions"], transfer["bytes_per_step"]) == (SLICE_BYTES, 4, 4 * SLICE_BYTES)
+        assert (transfer["bytes"], transfer["executions"], transfer["bytes_per_step"]) == (
+            SLICE_BYTES,
+            4,
+            4 * SLICE_BYTES,
+        )
         assert (transfer["mechanism"], transfer["asynchronous"], transfer["loop_depth"]) == ("dma", True, 1)
         assert transfer["source"]["file"].endswith("examples/dense.py")
     assert (out["round_trip"], back["round_trip"]) == (back["id"], out["id"])
@@ -164,7 +168,7 @@ def test_a_kernel_that_works_in_host_memory_is_not_called_nothing() -> None:
 
 def test_ways_to_the_host_that_are_not_followed_make_the_answer_unknown(sample: Callable[[str], Path]) -> None:
     path = sample(
-        f'%a = {DEVICE} parameter(0)\n'
+        f"%a = {DEVICE} parameter(0)\n"
         f'ROOT %r = ({DEVICE}) custom-call(%a), custom_call_target="xla_ffi_python_gpu_callback"{GPU}'
     )
     result = run(path, "--target", "gb200")
@@ -264,8 +268,9 @@ def test_hostile_names_bring_no_control_characters_to_the_terminal(tmp_path: Pat
     octal = "".join(f"\\{byte:03o}" for byte in evil.encode())
     body = (
         f'%a = {DEVICE} parameter(0), metadata={{op_name="{octal}"}}\n'
-        f'%s = ({HOST}, {DEVICE}, u32[]) copy-start(%a){GPU}, metadata={{op_name="{octal}" source_file="/{octal}.py" source_line=3}}\n'
-        f'%d = {HOST} copy-done(%s)\n'
+        f"%s = ({HOST}, {DEVICE}, u32[]) copy-start(%a){GPU}, "
+        f'metadata={{op_name="{octal}" source_file="/{octal}.py" source_line=3}}\n'
+        f"%d = {HOST} copy-done(%s)\n"
         f'ROOT %k = {HOST} custom-call(%d), custom_call_target="{octal}"'
     )
     path = tmp_path / "evil.hlo"

@@ -181,7 +181,7 @@ def test_an_async_slice_within_the_device_is_no_transfer(line: str) -> None:
 
 
 def test_a_large_index_operand_is_never_taken_for_the_update() -> None:
-    """The fusion says which parameter goes into the stack; the largest operand is only a guess for bodies without one."""
+    """The fusion says which parameter goes into the stack; the largest operand is a guess for bodies without one."""
     body = """
 %f (p0: f32[8,64], p1: f32[512,64], p2: f32[1,64], p3: s32[]) -> f32[8,64] {
   %p0 = f32[8,64]{1,0:S(5)} parameter(0)
@@ -192,13 +192,14 @@ def test_a_large_index_operand_is_never_taken_for_the_update() -> None:
   ROOT %dus = f32[8,64]{1,0:S(5)} dynamic-update-slice(%p0, %b, %p3, %p3)
 }
 """
+    shape = "((f32[8,64]{1,0:S(5)}, f32[512,64]{1,0}, f32[1,64]{1,0}, s32[]), f32[8,64]{1,0:S(5)}, u32[])"
     offload = offload_in(
         f"""{ENTRY_STACK}
         %big = f32[512,64]{{1,0}} parameter(3)
-        %s = ((f32[8,64]{{1,0:S(5)}}, f32[512,64]{{1,0}}, f32[1,64]{{1,0}}, s32[]), f32[8,64]{{1,0:S(5)}}, u32[]) fusion-start(%stack, %big, %row, %i), kind=kLoop, calls=%f{GPU}
+        %s = {shape} fusion-start(%stack, %big, %row, %i), kind=kLoop, calls=%f{GPU}
         ROOT %d = f32[8,64]{{1,0:S(5)}} fusion-done(%s)""",
         body,
-    )  # noqa: E501
+    )
     assert only(offload).bytes == SLICE_BYTES
 
 
@@ -263,9 +264,8 @@ def test_a_fusion_that_takes_a_slice_of_host_memory_reads_only_the_slice() -> No
 
 
 def test_a_fusion_that_updates_host_memory_in_place_writes_only_the_update() -> None:
-    body = (
-        f"{ENTRY_STACK}\nROOT %k = f32[8,64]{{1,0:S(5)}} fusion(%stack, %row, %i, %z), kind=kLoop, calls=%wrapped_dus{GPU}"
-    )
+    fusion = "fusion(%stack, %row, %i, %z), kind=kLoop, calls=%wrapped_dus"
+    body = f"{ENTRY_STACK}\nROOT %k = f32[8,64]{{1,0:S(5)}} {fusion}{GPU}"
     offload = offload_in(body, with_config(DUS_BODY))
     assert told(offload) == [(D2H, "kernel", False, SLICE_BYTES, "k")]
     assert str(only(offload).tensor) == "f32[1,64]"
@@ -301,9 +301,7 @@ def test_a_kernel_that_fills_host_memory_writes_all_of_it() -> None:
 
 
 def test_a_host_buffer_that_is_only_allocated_moves_nothing() -> None:
-    offload = offload_in(
-        f'ROOT %b = f32[8,64]{{1,0:S(5)}} custom-call(), custom_call_target="AllocateBuffer"{GPU}'
-    )
+    offload = offload_in(f'ROOT %b = f32[8,64]{{1,0:S(5)}} custom-call(), custom_call_target="AllocateBuffer"{GPU}')
     assert (offload.transfers, offload.host_copies, offload.unfollowed) == ((), (), ())
 
 
@@ -327,7 +325,7 @@ def test_arguments_and_results_in_host_memory_are_listed_with_their_names() -> N
         '%h = ((f32[8,64]{1,0:S(5)}), f32[8,64]{1,0}, u32[]) custom-call-start(%x), async_execution_thread="host", '
         'custom_call_target="HostExecute"',
         '%h = (f32[8,64]{1,0}) custom-call(%x), custom_call_target="xla_ffi_python_gpu_callback"',
-        '%h = (f32[8,64]{1,0}, u32[], token[]) send(%x, %t), channel_id=1, is_host_transfer=true, '
+        "%h = (f32[8,64]{1,0}, u32[], token[]) send(%x, %t), channel_id=1, is_host_transfer=true, "
         'frontend_attributes={_xla_host_transfer_handler_name="tf_rendezvous"}',
         "%h = ((f32[8,64]{1,0}), token[]) infeed(%t)",
         "%h = token[] outfeed(%x, %t)",
@@ -354,9 +352,10 @@ def test_a_send_between_devices_is_not_one_of_them() -> None:
 
 
 def test_an_async_start_of_several_results_in_host_memory_is_named_as_not_followed() -> None:
+    results = "(f32[8,64]{1,0}, f32[8,64]{1,0})"
     offload = offload_in(f"""
         %x = f32[8,64]{{1,0:S(5)}} parameter(0)
-        %s = ((f32[8,64]{{1,0:S(5)}}), (f32[8,64]{{1,0}}, f32[8,64]{{1,0}}), u32[]) fusion-start(%x), kind=kLoop, calls=%f{GPU}
-        ROOT %d = (f32[8,64]{{1,0}}, f32[8,64]{{1,0}}) fusion-done(%s)
+        %s = ((f32[8,64]{{1,0:S(5)}}), {results}, u32[]) fusion-start(%x), kind=kLoop, calls=%f{GPU}
+        ROOT %d = {results} fusion-done(%s)
     """)
     assert offload.unfollowed == ("s",)

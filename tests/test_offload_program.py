@@ -53,7 +53,8 @@ def test_nested_loops_multiply_executions_and_deepen() -> None:
 }}
 """
     offload = offload_in(
-        f"%a = {DEVICE} parameter(0)\nROOT %w1 = {DEVICE} while(%a), condition=%c, body=%middle{turns(3)}", inner + middle
+        f"%a = {DEVICE} parameter(0)\nROOT %w1 = {DEVICE} while(%a), condition=%c, body=%middle{turns(3)}",
+        inner + middle,
     )
     transfer = only(offload)
     assert (transfer.executions, transfer.loop_depth, transfer.bytes_per_step) == (15, 2, 15 * 2048)
@@ -69,7 +70,8 @@ def test_a_loop_that_never_turns_moves_nothing() -> None:
 
 def test_a_loop_of_unknown_length_is_counted_once_and_named() -> None:
     offload = offload_in(
-        f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b", sending("b") + always("c", DEVICE)
+        f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b",
+        sending("b") + always("c", DEVICE),
     )
     assert only(offload).executions == 1
     assert offload.program.unknown_trip_counts == ("w",)
@@ -93,7 +95,9 @@ def test_a_computation_called_from_several_places_runs_the_sum() -> None:
     assert (only(offload).executions, only(offload).loop_depth) == (15, 1)
 
 
-@pytest.mark.parametrize("spelling", ["branch_computations={%yes, %no}", "true_computation=%yes, false_computation=%no"])
+@pytest.mark.parametrize(
+    "spelling", ["branch_computations={%yes, %no}", "true_computation=%yes, false_computation=%no"]
+)
 def test_a_transfer_in_a_branch_is_counted_as_taken_and_marked(spelling: str) -> None:
     no = f"%no (n: f32[8,64]) -> f32[8,64] {{\n  ROOT %n = {DEVICE} parameter(0)\n}}\n"
     offload = offload_in(
@@ -126,7 +130,9 @@ def test_computations_that_nothing_calls_count_for_nothing() -> None:
 
 def test_callers_come_before_callees() -> None:
     text = sending("b") + always("c", DEVICE)
-    program = offload_in(f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b", text).program
+    program = offload_in(
+        f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b", text
+    ).program
     assert program.order[0] == "main"
     assert set(program.order) == {"main", "b", "c"}
 
@@ -149,7 +155,7 @@ ENTRY %main (x: f32[8,64]) -> f32[8,64] {{
   ROOT %r = {DEVICE} call(%x), to_apply=%one
 }}
 """
-    with pytest.raises(HloParseError, match="calls itself|in a circle"):
+    with pytest.raises(HloParseError, match=r"calls itself|in a circle"):
         load_module_bytes(text.encode())
     with pytest.raises(HloParseError, match="in a circle"):
         program_of(parse_text(text))
@@ -315,9 +321,11 @@ def test_two_stacks_of_one_shape_are_not_mixed_up() -> None:
 def test_peeled_transfers_pair_with_peeled_ones() -> None:
     """A pipelined loop has a pair before or behind it on the same stack: equal numbers of executions go together."""
     peeled_out = (
-        f"%us0 = (({STACK}, {ROW}, s32[], s32[]), {STACK}, u32[]) dynamic-update-slice-start(%kept, %last, %zero, %zero)\n"
+        f"%us0 = (({STACK}, {ROW}, s32[], s32[]), {STACK}, u32[]) "
+        f"dynamic-update-slice-start(%kept, %last, %zero, %zero)\n"
         f"%ud0 = {STACK} dynamic-update-slice-done(%us0)\n"
-        f"%ss0 = (({STACK}, s32[], s32[]), {ROW}, u32[]) dynamic-slice-start(%ud0, %zero, %zero), dynamic_slice_sizes={{1,64}}\n"
+        f"%ss0 = (({STACK}, s32[], s32[]), {ROW}, u32[]) "
+        f"dynamic-slice-start(%ud0, %zero, %zero), dynamic_slice_sizes={{1,64}}\n"
         f"%sd0 = {ROW} dynamic-slice-done(%ss0)\n"
     )
     body = SCANNED.replace("%t2 =", peeled_out + "%t2 =").replace("(%zero, %kept, %last)", "(%zero, %ud0, %sd0)")

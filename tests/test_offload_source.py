@@ -38,7 +38,8 @@ SENT = f"%s = {SEND}(%VALUE){at(99)}\nROOT %d = {HOST} copy-done(%s)"
         f"%t = ({DEVICE}, ({DEVICE})) tuple(%i, %u)\n%u = ({DEVICE}) tuple(%made)\n"
         f"%g = ({DEVICE}) get-tuple-element(%t), index=1\n%b = {DEVICE} get-tuple-element(%g), index=0\n",
         f"%cs = ({DEVICE}, {DEVICE}, u32[]) copy-start(%made)\n%b = {DEVICE} copy-done(%cs)\n",
-        f"%o = ({DEVICE}) opt-barrier(%u)\n%u = ({DEVICE}) tuple(%made)\n%b = {DEVICE} get-tuple-element(%o), index=0\n",
+        f"%o = ({DEVICE}) opt-barrier(%u)\n%u = ({DEVICE}) tuple(%made)\n"
+        f"%b = {DEVICE} get-tuple-element(%o), index=0\n",
     ],
 )
 def test_a_transfer_is_at_the_line_that_made_its_value(between: str) -> None:
@@ -120,7 +121,7 @@ def test_the_result_of_a_loop_is_at_the_line_in_its_body(index: int, line: int) 
 
 
 def test_an_argument_is_named_after_itself() -> None:
-    body = f'%a = {DEVICE} parameter(0), metadata={{op_name="params[\'w\']"}}\n' + SENT.replace("VALUE", "a")
+    body = f"%a = {DEVICE} parameter(0), metadata={{op_name=\"params['w']\"}}\n" + SENT.replace("VALUE", "a")
     transfer = only(offload_in(body))
     assert transfer.tensor.name == "params['w']"
 
@@ -134,7 +135,8 @@ def test_a_fetch_is_at_the_line_of_what_was_sent() -> None:
 
 
 def test_without_any_frame_there_is_no_source() -> None:
-    body = f"%i = {DEVICE} parameter(0)\n%made = {DEVICE} dot(%i, %i)\n%s = {SEND}(%made){GPU}\nROOT %d = {HOST} copy-done(%s)"
+    body = f"%i = {DEVICE} parameter(0)\n%made = {DEVICE} dot(%i, %i)\n" + SENT.replace("VALUE", "made")
+    body = body.replace(at(99), GPU)
     assert only(offload_in(body)).source is None
 
 

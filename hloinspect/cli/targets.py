@@ -109,6 +109,7 @@ def _rows(target: Target) -> Iterator[_Row]:
         yield _figure(f"{dtype} products", peak, 1e12, "TFLOP/s")
     yield _figure("everything else, f32", target.vector_flops, 1e12, "TFLOP/s")
     yield _range("products reach", target.matmul_efficiency)
+    yield _range("collectives reach", target.collective_efficiency)
     yield _figure("HBM", target.hbm_bytes, 1e9, "GB")
     yield _figure("HBM bandwidth", target.hbm_bytes_per_s, 1e9, "GB/s")
     yield _range("bandwidth reached", target.memory_efficiency)

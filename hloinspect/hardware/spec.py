@@ -21,11 +21,26 @@ _CONFIGS = Path(__file__).parent / "target_configs"
 _FIGURES = ("vector_flops", "hbm_bytes", "hbm_bytes_per_s", "launch_us")
 _EFFICIENCIES = ("matmul_efficiency", "memory_efficiency")
 _REQUIRED = ("title", "platform", "peak_flops", "levels", *_FIGURES, *_EFFICIENCIES)
-_OPTIONAL = ("name", "aliases", "base", "link", "xla_target_config", "xla_topology_name", "notes")
+_OPTIONAL = (
+    "name",
+    "aliases",
+    "base",
+    "link",
+    "xla_target_config",
+    "xla_topology_name",
+    "notes",
+    "collective_efficiency",
+)
 _LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
 _LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes")
 # XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype read from HLO finds its peak.
 _DTYPE = re.compile(r"bf16|f16|f32|f64|[su](4|8|16|32)|f8e\w+|f4e\w+")
+
+
+COLLECTIVE_EFFICIENCY = Range(
+    0.7, 0.85, 1.0, "estimate: share of the links' rate that a large collective reaches; not measured here", True
+)
+"""For targets whose file gives none."""
 
 
 def target_names() -> tuple[str, ...]:
@@ -239,6 +254,9 @@ def _target(root: _Node, name: str) -> Target:
         levels=tuple(_level(level) for level in levels),
         matmul_efficiency=root.child("matmul_efficiency").range(),
         memory_efficiency=root.child("memory_efficiency").range(),
+        collective_efficiency=(
+            root.child("collective_efficiency").range() if "collective_efficiency" in keys else COLLECTIVE_EFFICIENCY
+        ),
         xla_target_config=root.child("xla_target_config").text() if "xla_target_config" in keys else None,
         xla_topology_name=root.child("xla_topology_name").text() if "xla_topology_name" in keys else None,
         notes=tuple(note.text() for note in root.child("notes").items()) if "notes" in keys else (),

@@ -75,6 +75,7 @@ class Target:
     levels: tuple[Level, ...]
     matmul_efficiency: Range
     memory_efficiency: Range
+    collective_efficiency: Range
     xla_target_config: str | None  # file in hardware/target_configs, or an absolute path; GPU only
     xla_topology_name: str | None  # e.g. "v6e:2x2" (smallest topology that compiles), TPU only
     notes: tuple[str, ...]

@@ -14,6 +14,7 @@ Path = tuple[int, ...]
 
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
+_FREE_CALLS = frozenset({"AllocateBuffer", "ConcatBitcast", "Noop", "PrepareAsyncCallStart", "PrepareAsyncCallDone"})
 _FREE = frozenset(
     {
         "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
@@ -35,7 +36,7 @@ class Access:
 def is_free(instruction: Instruction) -> bool:
     """Whether an instruction is only bookkeeping: no thunk runs for it."""
     return instruction.opcode in _FREE or (
-        instruction.opcode == "custom-call" and instruction.custom_call_target == "AllocateBuffer"
+        instruction.opcode == "custom-call" and instruction.custom_call_target in _FREE_CALLS
     )
 
 

@@ -161,6 +161,11 @@ class Instruction(ABC):
     def window_text(self) -> str:
         """Window of a convolution in XLA's spelling (``size=3x3 pad=1_1x1_1``), else ""."""
 
+    @property
+    @abstractmethod
+    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
+        """Who sends to whom in a collective-permute."""
+
     @cached_property
     def start_of(self) -> str:
         """The opcode that an async start wraps by its own spelling (``copy``, ``fusion``, ``async``), else ""."""

@@ -220,6 +220,10 @@ class ProtoInstruction(Instruction):
     def window_text(self) -> str:
         return decode.window_text(self._proto.window.dimensions)
 
+    @property
+    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((pair.source, pair.target) for pair in self._proto.source_target_pairs)
+
 
 class ProtoComputation(Computation):
     """A computation as its HloComputationProto, in the order of ``sequence`` (instruction ids) where there is one.

@@ -39,6 +39,7 @@ _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)(?: |\(|$)")
 _CLOSE = re.compile(r"\}(?:\Z|\n|, execution_thread=| //)")
 _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
+_PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
 _USE = re.compile(r"%([\w.\-]+)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
@@ -384,6 +385,11 @@ class TextInstruction(Instruction):
     @property
     def window_text(self) -> str:
         return self.attributes.get("window", "").strip("{}")
+
+    @property
+    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
+        pairs = _PAIR.findall(self.attributes.get("source_target_pairs", ""))
+        return tuple((int(source), int(target)) for source, target in pairs)
 
 
 class TextComputation(Computation):

@@ -9,6 +9,8 @@ from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 
 _NEEDED = {"while": {"body", "condition"}, "call": {"to_apply"}, "conditional": {"branches"}}
+MAX_EXECUTIONS = 10**12
+"""More runs of one computation in a step than any device could do in a day."""
 CONTROL_FLOW = frozenset(_NEEDED)
 
 
@@ -85,6 +87,8 @@ def program_of(module: Module) -> Program:
     for name in order:
         for site in sites[name]:
             executions[site.callee] += executions[name] * site.times
+            if executions[site.callee] > MAX_EXECUTIONS:
+                raise HloParseError(f"{site.callee} would run more than {MAX_EXECUTIONS:,} times in one step")
             inside = (name, site.callee) in loops
             depth[site.callee] = max(depth[site.callee], depth[name] + inside)
             if site.callee in branches or name in conditional:
@@ -106,7 +110,7 @@ def _sites(
     found = []
     for instruction in control_flow(computation):
         times = 1
-        missing = _NEEDED[instruction.opcode] - instruction.called.keys()
+        missing = {role for role in _NEEDED[instruction.opcode] if not instruction.called.get(role)}
         if missing:
             raise HloParseError(
                 f"the {instruction.opcode} {instruction.name} names no {missing.pop()} (a truncated file?)"

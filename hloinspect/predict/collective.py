@@ -32,8 +32,8 @@ class Collective:
     size: int
     near: int
 
-    def time_ps(self, target: Target) -> float:
-        """Picoseconds on a target; 0 in a group of one."""
+    def time_ps(self, target: Target, efficiency: float = 1.0) -> float:
+        """Picoseconds on a target whose links reach a share ``efficiency`` of their rate; 0 in a group of one."""
         if self.size <= 1:
             return 0.0
         outside = self.size - self.near
@@ -50,7 +50,7 @@ class Collective:
             else:
                 crossing = self.bytes * outside / self.size
             across_s = passes * crossing / network[0]
-        return (max(inside_s, across_s) + (network[1] if outside else domain[1])) * 1e12
+        return (max(inside_s, across_s) / efficiency + (network[1] if outside else domain[1])) * 1e12
 
 
 def _levels(target: Target) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -92,6 +92,9 @@ def collective_of(
         return None
     shapes = (module.shape_of(within, operand) for operand in source.operands)
     going_in = sum(shape.size_bytes for shape in shapes if shape is not None)
+    if source.source_target_pairs:
+        crosses = any(a // domain != b // domain for a, b in source.source_target_pairs)
+        return Collective(opcode, going_in, 2, 1 if crosses else 2)
     size, near = members_in_one_domain(source.replica_groups, devices, domain)
     coming_out = going_in * size if opcode == "all-gather" else going_in
     return Collective(opcode, max(going_in, coming_out), size, near)

@@ -21,6 +21,7 @@ class Job:
     transfer: int
     latency_ps: float
     bytes: float
+    stream: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +72,12 @@ class Link:
         self._tickets = 0
         self.now_ps = 0.0
 
-    def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float) -> int:
-        """Queues a copy at a moment; returns a ticket to wait for it with."""
+    def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
+        """Queues a copy at a moment; returns a ticket to wait for it with. Copies of one ``stream`` go one after the
+        other even where their directions differ; None is a stream of its own."""
         self.advance(at_ps)
         self._tickets += 1
-        self._queues[direction].append(Job(self._tickets, transfer, self._rates.latency_ps, size_bytes))
+        self._queues[direction].append(Job(self._tickets, transfer, self._rates.latency_ps, size_bytes, stream))
         return self._tickets
 
     def advance(self, to_ps: float) -> None:
@@ -107,9 +109,28 @@ class Link:
             for job in queue
         )
 
+    def _heads(self) -> dict[str, Job]:
+        """The job that each direction works on. One whose stream still holds an older job of the other direction
+        waits."""
+        heads = {direction: queue[0] for direction, queue in self._queues.items() if queue}
+        blocked = [
+            direction
+            for direction, job in heads.items()
+            if job.stream is not None
+            and any(
+                other.stream == job.stream and other.ticket < job.ticket
+                for elsewhere, queue in self._queues.items()
+                if elsewhere != direction
+                for other in queue
+            )
+        ]
+        for direction in blocked:
+            del heads[direction]
+        return heads
+
     def _serve(self, until_ps: float) -> None:
         """Serves the heads of both queues up to the next event: a start-up over, a copy through, or ``until_ps``."""
-        heads = {direction: queue[0] for direction, queue in self._queues.items() if queue}
+        heads = self._heads()
         moving = [direction for direction, job in heads.items() if job.latency_ps <= 0]
         rates = self._rates.both if len(moving) == 2 else self._rates.alone
         left = {d: job.bytes / rates[d] if job.latency_ps <= 0 else job.latency_ps for d, job in heads.items()}

@@ -15,6 +15,7 @@ class Scenario:
     name: str
     matmul_efficiency: float
     memory_efficiency: float
+    collective_efficiency: float
     link_efficiency: float
     sharers: int
     kernels_block: bool
@@ -30,13 +31,14 @@ def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
     link = target.link
     efficiency = (link.efficiency.low, link.efficiency.value, link.efficiency.high) if link else (1.0, 1.0, 1.0)
     sharing = max(1, min(devices, link.sharers)) if link else 1
-    matmul, memory = target.matmul_efficiency, target.memory_efficiency
+    matmul, memory, collective = target.matmul_efficiency, target.memory_efficiency, target.collective_efficiency
 
     def corner(name: str, fast_compute: bool, fast_link: bool) -> Scenario:
         return Scenario(
             name=name,
             matmul_efficiency=matmul.high if fast_compute else matmul.low,
             memory_efficiency=memory.high if fast_compute else memory.low,
+            collective_efficiency=collective.high if fast_compute else collective.low,
             link_efficiency=efficiency[2] if fast_link else efficiency[0],
             sharers=1 if fast_link else sharing,
             kernels_block=not fast_link,
@@ -44,7 +46,7 @@ def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
         )
 
     return (
-        Scenario("central", matmul.value, memory.value, efficiency[1], sharing, False, True),
+        Scenario("central", matmul.value, memory.value, collective.value, efficiency[1], sharing, False, True),
         corner("fast compute, fast link", True, True),
         corner("fast compute, slow link", True, False),
         corner("slow compute, fast link", False, True),

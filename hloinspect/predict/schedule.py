@@ -36,9 +36,10 @@ class StartTransfer:
 
 @dataclass(frozen=True, slots=True)
 class BlockingTransfer:
-    """A transfer without a pair: the main stream does nothing else."""
+    """A transfer without a pair: the main stream does nothing else. ``cost`` is the kernel's own work, if it is one."""
 
     transfer: Transfer
+    cost: Cost | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ class _Builder:
         self._devices = devices
         self._domain = domain
         self._pairs = offload.pairs
+        self._unfollowed = frozenset(offload.unfollowed)
         self._transfers: dict[Key, list[Transfer]] = {}
         for transfer in offload.transfers:
             self._transfers.setdefault((transfer.computation, transfer.start), []).append(transfer)
@@ -184,9 +186,12 @@ class _Builder:
         if found:
             if found[0].asynchronous:
                 return StartTransfer(self._key(computation, instruction), found[0])
-            return BlockingTransfer(found[0])
+            kernel = found[0].mechanism == "kernel"
+            return BlockingTransfer(found[0], cost_of(self._module, computation, instruction) if kernel else None)
         if key in self._copies:
             return BlockingHostCopy(self._copies[key])
+        if instruction.name in self._unfollowed:  # how long the host takes is not in the module
+            return None
         return self._device_work(computation, instruction)
 
     def _device_work(self, computation: Computation, instruction: Instruction) -> Operation | Cost:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.pairs import Key
-from hloinspect.offload.transfers import Transfer
+from hloinspect.offload.transfers import D2H, H2D, Transfer
 from hloinspect.predict.link import Link, Rates, Served, rates_of
 from hloinspect.predict.scenario import Scenario
 from hloinspect.predict.schedule import (
@@ -51,6 +51,17 @@ class _Open:
 
     start_ps: float
     intervals: list[Interval] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The stretch between a transfer's start and the moment at which the main stream came to its done, the last time
+    that it ran; ``ahead_bytes`` were still to be moved in its direction when it was started."""
+
+    transfer: int
+    start_ps: float
+    ahead_bytes: float
+    length_ps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,8 @@ class Simulator:
         self._recording = record
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
+        self.windows: dict[int, Window] = {}
+        self._begun: dict[int, Window] = {}
 
     def run(self, device: str = "device") -> Timeline:
         """The timeline of one step."""
@@ -137,11 +150,11 @@ class Simulator:
                 self._blocking_host_copy(operation)
             case StartCollective():
                 begin = max(self._now, self._communication)
-                self._communication = begin + operation.collective.time_ps(self._target)
+                self._communication = begin + self._collective_time(operation)
                 self._ends[operation.key] = self._communication
                 self._record(_Piece(begin, self._communication, COLLECTIVE, "communication", 0, operation.key[1]))
             case BlockingCollective():
-                self._main(operation.collective.time_ps(self._target), COLLECTIVE, operation.name)
+                self._main(self._collective_time(operation), COLLECTIVE, operation.name)
             case StartSide():
                 begin = max(self._now, self._side)
                 self._side = begin + operation.cost.time_ps(self._target, self._scenario)
@@ -159,6 +172,9 @@ class Simulator:
             self._durations[id(run)] = time
         return time
 
+    def _collective_time(self, operation: StartCollective | BlockingCollective) -> float:
+        return operation.collective.time_ps(self._target, self._scenario.collective_efficiency)
+
     def _main(self, time_ps: float, kind: str, name: str) -> None:
         begin = self._now
         self._now += time_ps
@@ -172,30 +188,39 @@ class Simulator:
         if self._is_free(transfer.id):
             return
         if transfer.mechanism == "kernel" and self._scenario.kernels_block:
-            self._blocking_transfer(BlockingTransfer(transfer))
+            self._blocking_transfer(BlockingTransfer(transfer, None))
             return
         self._tickets[start.key] = self._submit(transfer)
 
     def _blocking_transfer(self, operation: BlockingTransfer) -> None:
+        """A kernel over the link works while its bytes move: it ends with the later of the two."""
         transfer = operation.transfer
-        if self._is_free(transfer.id):
-            return
-        self._wait_for(self._submit(transfer))
+        ticket = None if self._is_free(transfer.id) else self._submit(transfer)
+        if operation.cost is not None:
+            self._main(operation.cost.time_ps(self._target, self._scenario), COMPUTE, transfer.start)
+        if ticket is not None:
+            self._wait_for(ticket)
 
     def _submit(self, transfer: Transfer) -> int:
         self._link.advance(self._now)
         ahead = self._link.queued(transfer.direction)
         if ahead and ahead[-1].transfer != transfer.id:
             self.queued_behind[transfer.id] = ahead[-1].transfer
-        ticket = self._link.submit(transfer.direction, transfer.id, transfer.bytes, self._now)
+        ticket = self._link.submit(transfer.direction, transfer.id, transfer.bytes, self._now, transfer.stream)
         self._under_way[ticket] = transfer.direction
+        self._begun[ticket] = Window(transfer.id, self._now, sum(job.bytes for job in ahead))
         return ticket
 
     def _blocking_host_copy(self, operation: BlockingHostCopy) -> None:
-        """Host memory read and written: on a GPU half of the bytes cross the link each way, on the main stream."""
+        """Host memory read and written by the main stream: half of the bytes cross the link each way."""
         if self._free is None:
             return
-        self._main(self._host_copy_time(operation), COMPUTE, operation.copy.instruction)
+        half = operation.copy.bytes / 2
+        self._link.advance(self._now)
+        tickets = [self._link.submit(direction, 0, half, self._now, None) for direction in (D2H, H2D)]
+        for ticket, direction in zip(tickets, (D2H, H2D), strict=True):
+            self._under_way[ticket] = direction
+            self._wait_for(ticket)
 
     def _host_copy_time(self, operation: BlockingHostCopy) -> float:
         return operation.copy.bytes / 2 / min(self._rates.both.values())
@@ -210,6 +235,9 @@ class Simulator:
         """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on
         meanwhile."""
         self._link.advance(self._now)
+        begun = self._begun.pop(ticket, None)
+        if begun is not None:
+            self.windows[begun.transfer] = replace(begun, length_ps=self._now - begun.start_ps)
         self._waiting = self._under_way.pop(ticket)
         end = self._link.finish(ticket)
         self._waiting = None
@@ -241,7 +269,7 @@ class Simulator:
                 case Run():
                     total += self._run_time(operation)
                 case StartCollective() | BlockingCollective():
-                    total += operation.collective.time_ps(self._target)
+                    total += self._collective_time(operation)
                 case StartSide():
                     total += operation.cost.time_ps(self._target, self._scenario)
                 case StartTransfer() | BlockingTransfer():
@@ -297,6 +325,9 @@ class Simulator:
         self._link.shift(shift_ps)
         self._communication += shift_ps
         self._side += shift_ps
+        self._begun = {
+            ticket: replace(window, start_ps=window.start_ps + shift_ps) for ticket, window in self._begun.items()
+        }
         self._ends = {key: end + shift_ps for key, end in self._ends.items()}
         self._running = [
             replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps)
@@ -340,10 +371,12 @@ def _interval(piece: _Piece, end_ps: float) -> Interval:
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """A simulated step. ``queued_behind`` gives for a transfer the one whose end it last waited for in the queue;
-    ``unsettled`` names bodies of loops that were extrapolated before they settled."""
+    ``windows`` are those of the transfers' last runs; ``unsettled`` names bodies of loops that were extrapolated before
+    they settled."""
 
     timeline: Timeline
     queued_behind: dict[int, int]
+    windows: dict[int, Window]
     unsettled: tuple[str, ...]
 
 
@@ -360,7 +393,9 @@ def simulate(
     target has no host link.
     """
     simulator = Simulator(schedule, target, scenario, _rates(target, scenario), free, durations)
-    return Simulation(simulator.run(target.name), simulator.queued_behind, tuple(simulator.unsettled))
+    return Simulation(
+        simulator.run(target.name), simulator.queued_behind, simulator.windows, tuple(simulator.unsettled)
+    )
 
 
 def step_time_ps(

@@ -75,7 +75,7 @@ class HloComputationProto(_message.Message):
     def __init__(self, name: _Optional[str] = ..., instructions: _Optional[_Iterable[_Union[HloInstructionProto, _Mapping]]] = ..., id: _Optional[int] = ..., root_id: _Optional[int] = ..., execution_thread: _Optional[str] = ...) -> None: ...
 
 class HloInstructionProto(_message.Message):
-    __slots__ = ["backend_config", "backend_config_payload", "called_computation_ids", "collective_device_list", "comparison_direction", "convolution_dimension_numbers", "custom_call_target", "dot_dimension_numbers", "feature_group_count", "frontend_attributes", "fusion_kind", "id", "iota_collective_device_list", "is_host_transfer", "literal", "mesh_axes_replica_group_list", "metadata", "name", "opcode", "operand_ids", "parameter_number", "replica_groups", "shape", "tuple_index", "window"]
+    __slots__ = ["backend_config", "backend_config_payload", "called_computation_ids", "collective_device_list", "comparison_direction", "convolution_dimension_numbers", "custom_call_target", "dot_dimension_numbers", "feature_group_count", "frontend_attributes", "fusion_kind", "id", "iota_collective_device_list", "is_host_transfer", "literal", "mesh_axes_replica_group_list", "metadata", "name", "opcode", "operand_ids", "parameter_number", "replica_groups", "shape", "source_target_pairs", "tuple_index", "window"]
     BACKEND_CONFIG_FIELD_NUMBER: _ClassVar[int]
     BACKEND_CONFIG_PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     CALLED_COMPUTATION_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class HloInstructionProto(_message.Message):
     PARAMETER_NUMBER_FIELD_NUMBER: _ClassVar[int]
     REPLICA_GROUPS_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TARGET_PAIRS_FIELD_NUMBER: _ClassVar[int]
     TUPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
     WINDOW_FIELD_NUMBER: _ClassVar[int]
     backend_config: bytes
@@ -124,9 +125,10 @@ class HloInstructionProto(_message.Message):
     parameter_number: int
     replica_groups: _containers.RepeatedCompositeFieldContainer[ReplicaGroup]
     shape: ShapeProto
+    source_target_pairs: _containers.RepeatedCompositeFieldContainer[SourceTarget]
     tuple_index: int
     window: Window
-    def __init__(self, name: _Optional[str] = ..., opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., metadata: _Optional[_Union[OpMetadata, _Mapping]] = ..., literal: _Optional[_Union[LiteralProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., fusion_kind: _Optional[str] = ..., tuple_index: _Optional[int] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., custom_call_target: _Optional[bytes] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., backend_config: _Optional[bytes] = ..., is_host_transfer: bool = ..., replica_groups: _Optional[_Iterable[_Union[ReplicaGroup, _Mapping]]] = ..., feature_group_count: _Optional[int] = ..., comparison_direction: _Optional[str] = ..., frontend_attributes: _Optional[_Union[FrontendAttributes, _Mapping]] = ..., collective_device_list: _Optional[_Union[CollectiveDeviceList, _Mapping]] = ..., iota_collective_device_list: _Optional[_Union[IotaReplicaGroupList, _Mapping]] = ..., mesh_axes_replica_group_list: _Optional[_Union[MeshAxesReplicaGroupList, _Mapping]] = ..., backend_config_payload: _Optional[_Union[Payload, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., opcode: _Optional[str] = ..., shape: _Optional[_Union[ShapeProto, _Mapping]] = ..., metadata: _Optional[_Union[OpMetadata, _Mapping]] = ..., literal: _Optional[_Union[LiteralProto, _Mapping]] = ..., parameter_number: _Optional[int] = ..., fusion_kind: _Optional[str] = ..., tuple_index: _Optional[int] = ..., window: _Optional[_Union[Window, _Mapping]] = ..., convolution_dimension_numbers: _Optional[_Union[ConvolutionDimensionNumbers, _Mapping]] = ..., custom_call_target: _Optional[bytes] = ..., dot_dimension_numbers: _Optional[_Union[DotDimensionNumbers, _Mapping]] = ..., id: _Optional[int] = ..., operand_ids: _Optional[_Iterable[int]] = ..., called_computation_ids: _Optional[_Iterable[int]] = ..., backend_config: _Optional[bytes] = ..., is_host_transfer: bool = ..., replica_groups: _Optional[_Iterable[_Union[ReplicaGroup, _Mapping]]] = ..., source_target_pairs: _Optional[_Iterable[_Union[SourceTarget, _Mapping]]] = ..., feature_group_count: _Optional[int] = ..., comparison_direction: _Optional[str] = ..., frontend_attributes: _Optional[_Union[FrontendAttributes, _Mapping]] = ..., collective_device_list: _Optional[_Union[CollectiveDeviceList, _Mapping]] = ..., iota_collective_device_list: _Optional[_Union[IotaReplicaGroupList, _Mapping]] = ..., mesh_axes_replica_group_list: _Optional[_Union[MeshAxesReplicaGroupList, _Mapping]] = ..., backend_config_payload: _Optional[_Union[Payload, _Mapping]] = ...) -> None: ...
 
 class HloModuleProto(_message.Message):
     __slots__ = ["computations", "entry_computation_id", "entry_computation_name", "frontend_attributes", "input_output_alias", "name", "payloads", "schedule", "stack_frame_index"]
@@ -331,6 +333,14 @@ class ShapeProto(_message.Message):
     layout: LayoutProto
     tuple_shapes: _containers.RepeatedCompositeFieldContainer[ShapeProto]
     def __init__(self, element_type: _Optional[int] = ..., dimensions: _Optional[_Iterable[int]] = ..., tuple_shapes: _Optional[_Iterable[_Union[ShapeProto, _Mapping]]] = ..., layout: _Optional[_Union[LayoutProto, _Mapping]] = ...) -> None: ...
+
+class SourceTarget(_message.Message):
+    __slots__ = ["source", "target"]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    source: int
+    target: int
+    def __init__(self, source: _Optional[int] = ..., target: _Optional[int] = ...) -> None: ...
 
 class StackFrameIndexProto(_message.Message):
     __slots__ = ["file_locations", "file_names", "function_names", "stack_frames"]
