@@ -194,7 +194,8 @@ def test_an_unknown_memory_is_no_doubt_about_time(stalled: Report) -> None:
         ([OPTIMIZER, "--budget", "stall=99%", "--allow-unknown"], 0, ["UNKNOWN"]),
         ([OPTIMIZER, "--target", "v6e", "--budget", "stall=99%"], 3, ["UNKNOWN"]),
         ([OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "--allow-unknown"], 1, ["FAILED"]),
-        ([HOST_COMPUTE, "--target", "gb200", "--budget", "stall=99%"], 3, ["UNKNOWN"]),
+        ([HOST_COMPUTE, "--target", "gb200", "--budget", "stall=50%"], 1, ["FAILED"]),
+        ([HOST_COMPUTE, "--target", "gb200", "--budget", "stall.d2h=99%"], 3, ["UNKNOWN"]),
         ([SAVE, "no/such/file", "--target", "gb200", "--budget", "stall=1%"], 2, []),
     ],
 )

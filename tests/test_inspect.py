@@ -162,6 +162,7 @@ def test_a_module_without_transfers_says_so_with_and_without_a_target() -> None:
 def test_a_kernel_that_works_in_host_memory_is_not_called_nothing() -> None:
     result = run(HOST_COMPUTE, "--target", "gb200")
     assert "nothing in this module moves" not in result.stdout
+    assert "waiting for the host" in result.stdout
     assert re.search(r"_fusion\S* reads and writes host memory \(kernel, 8 MiB x1\)", result.stdout)
     assert len(report(HOST_COMPUTE, "--target", "gb200")["host_copies"]) == 1
 

@@ -166,15 +166,19 @@ def test_a_call_of_what_is_not_there_is_refused_with_its_name() -> None:
         offload_in(f"%x = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%x), to_apply=%gone")
 
 
-def test_loops_nested_far_too_deep_still_give_exact_counts() -> None:
-    """2 ** 150 executions are no machine's number, and no crash."""
-    names = [f"b{n}" for n in range(150)]
-    text = sending("b150") + always("c", DEVICE)
-    for number, name in enumerate(names):
+def nested(depth: int) -> Offload:
+    """A transfer inside ``depth`` loops of two turns each."""
+    text = sending(f"b{depth}") + always("c", DEVICE)
+    for number, name in enumerate(f"b{n}" for n in range(depth)):
         text += f"%{name} (y: f32[]) -> f32[] {{\n  %y{number} = {DEVICE} parameter(0)\n"
         text += f"  ROOT %w{number} = {DEVICE} while(%y{number}), condition=%c, body=%b{number + 1}{turns(2)}\n}}\n"
-    offload = offload_in(f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%b0", text)
-    assert only(offload).executions == 2**150
+    return offload_in(f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%b0", text)
+
+
+def test_deeply_nested_loops_give_exact_counts_and_absurd_ones_are_refused() -> None:
+    assert only(nested(30)).executions == 2**30
+    with pytest.raises(HloParseError, match="would run more than"):
+        nested(150)
 
 
 # ---- round trips

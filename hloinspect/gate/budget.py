@@ -86,16 +86,15 @@ def _value_ms(report: Report, metric: str) -> float | None:
     return values[metric]
 
 
-def _doubt(report: Report) -> str:
+def _doubt(report: Report, metric: str) -> str:
     """Why the report cannot carry a pass, or "": something that affects time is unknown."""
     for unknown in report.unknown:
         if unknown.affects in ("time", "transfers"):
             return unknown.reason
     if report.step.predicted is None:
         return "there is no predicted step"
-    if report.host_copies:
-        name = report.host_copies[0].instruction
-        return f"{name} reads and writes host memory, and its time counts as compute, not as waiting"
+    if report.host_copies and metric in ("stall.d2h", "stall.h2d"):
+        return f"{report.host_copies[0].instruction} moves both ways, and its wait is in stall but in neither direction"
     unsure = [transfer for transfer in report.transfers if transfer.verdict == UNKNOWN]
     if unsure:
         return f"transfer {unsure[0].id} ({unsure[0].start}): {unsure[0].reason}"
@@ -107,7 +106,7 @@ def check_budget(report: Report, budget: Budget) -> BudgetResult:
     evidence."""
     step = report.step.predicted
     value_ms = _value_ms(report, budget.metric)
-    doubt = _doubt(report)
+    doubt = _doubt(report, budget.metric)
     if step is None or value_ms is None or step.time_ms <= 0:
         return BudgetResult(budget, UNKNOWN, None, None, None, "predicted", doubt or "the step takes no time")
     limit_ms = budget.limit if budget.unit == "ms" else budget.limit / 100 * step.time_ms

@@ -218,6 +218,17 @@ class Computation(ABC):
         """Places of the instructions whose opcode ends in one of the suffixes, and perhaps a few others."""
         return [index for index in range(len(self)) if self.instruction(index).opcode.endswith(suffixes)]
 
+    def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
+        """Opcode, place, name and first operand's name (else "") of every async start, update and done, in order."""
+        for index in self.ending_in("-start", "-update", "-done"):
+            instruction = self.instruction(index)
+            operand = instruction.operands[0].name if instruction.operands else ""
+            yield instruction.opcode, index, instruction.name, operand
+
+    def mentioning(self, *words: str) -> Sequence[int]:
+        """Places of the instructions that have one of the words in their text, and perhaps all others."""
+        return range(len(self))
+
     def users_of(self, names: Collection[str]) -> Sequence[int]:
         """Places of the instructions with one of the names among their operands, and perhaps a few others."""
         wanted = frozenset(names)

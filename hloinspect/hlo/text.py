@@ -40,6 +40,8 @@ _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+)(?: |\(|$)")
 _CLOSE = re.compile(r"\}(?:\Z|\n|, execution_thread=| //)")
 _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
 _PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
+_TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
+_FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
 _USE = re.compile(r"%([\w.\-]+)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
@@ -52,6 +54,7 @@ _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%?([\w.\-]+)(?=,|$)")  # what most callers look like
 _INTEGER = re.compile(r"-?\d{1,20}")
 _INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
+_NO_OPERANDS = frozenset({"constant", "parameter", "iota"})
 _CALLED_KEYS = {
     "calls": "calls",
     "to_apply": "to_apply",
@@ -223,39 +226,36 @@ class FrameTables:
 class TextInstruction(Instruction):
     """An instruction as a line of text."""
 
-    def __init__(self, line: str, number: int, computation: TextComputation, index: int) -> None:
+    def __init__(self, line: str, computation: TextComputation, index: int) -> None:
         name = _NAME.match(line)
         if name is None:
-            raise HloParseError(
-                f"expected an instruction 'name = shape opcode(...)', found {line.strip()[:60]!r}", number, 1
-            )
+            found = line.strip()[:60]
+            raise computation.fault(f"expected an instruction 'name = shape opcode(...)', found {found!r}", index, 0)
         start = name.end()
         if line.startswith("(", start):
-            end = _closing(line, start)
+            shallow = _TUPLE.match(line, start)
+            end = shallow.end() if shallow else _closing(line, start)
             if end < 0:
-                raise HloParseError("a tuple shape is not closed", number, start + 1)
+                raise computation.fault("a tuple shape is not closed", index, start)
         else:
             end = line.find(" ", start)
         opcode = _OPCODE.match(line, end) if end >= 0 else None
         if opcode is None:
-            raise HloParseError(
-                f"expected a shape and an opcode, found {line[start : start + 60]!r}", number, start + 1
-            )
+            found = line[start : start + 60]
+            raise computation.fault(f"expected a shape and an opcode, found {found!r}", index, start)
         close = line.find(")", opcode.end())
         inside = line[opcode.end() : close]
         if close < 0 or "(" in inside or '"' in inside:
             close = _closing(line, opcode.end() - 1) - 1
         if close < 0:
-            raise HloParseError(
-                f"the operands of {name.group(2)} are not closed (a truncated file?)", number, opcode.end()
-            )
+            message = f"the operands of {name.group(2)} are not closed (a truncated file?)"
+            raise computation.fault(message, index, opcode.end() - 1)
         self.is_root = name.group(1) is not None
         self.name = name.group(2)
         self.opcode = opcode.group(1)
         self.index = index
         self.computation = computation.name
-        self._line_number = number
-        self._frames = computation.frame_tables
+        self._owner = computation
         self._shape_text = line[start:end]
         self._arguments = line[opcode.end() : close]
         self._tail = line[close + 1 :]
@@ -265,7 +265,7 @@ class TextInstruction(Instruction):
         try:
             return parse_shape(self._shape_text)
         except HloParseError as error:
-            raise HloParseError(f"{error} in {self.name}", self._line_number, 1) from None
+            raise self._owner.fault(f"{error} in {self.name}", self.index, 0) from None
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
@@ -280,7 +280,7 @@ class TextInstruction(Instruction):
             return Operand(name)
         base, *path = name.split("#")
         if not all(part.isdecimal() and len(part) < 10 for part in path):
-            raise HloParseError(f"not an operand: {text[:60]!r}", self._line_number, 1)
+            raise self._owner.fault(f"not an operand: {text[:60]!r}", self.index, 0)
         return Operand(base, tuple(map(int, path)))
 
     @cached_property
@@ -306,7 +306,7 @@ class TextInstruction(Instruction):
         fields = dict(_FIELD.findall(text))
         frames: tuple[Frame, ...] = ()
         if frame_id := _count(fields.get("stack_frame_id", "")):
-            frames = self._frames.frames(frame_id)
+            frames = self._owner.frame_tables.frames(frame_id)
         if not frames and "source_file" in fields:
             line, column = _count(fields.get("source_line", "")), _count(fields.get("source_column", ""))
             frames = (Frame(_unquote(fields["source_file"]), line, "", column),)
@@ -393,19 +393,31 @@ class TextInstruction(Instruction):
 
 
 class TextComputation(Computation):
-    """A computation as the text between its braces, split into instructions when somebody asks for one.
+    """A computation as a stretch of the module's text, cut out and split into instructions when somebody asks for
+    one."""
 
-    ``first_line`` is the number of the text's first line in the file.
-    """
-
-    def __init__(self, name: str, is_entry: bool, text: str, first_line: int, frame_tables: FrameTables) -> None:
+    def __init__(
+        self, name: str, is_entry: bool, module_text: str, start: int, end: int, frame_tables: FrameTables
+    ) -> None:
         self.name = name
         self.is_entry = is_entry
         self.execution_thread = ""
         self.frame_tables = frame_tables
-        self.text = text
-        self._first_line = first_line
+        self._module_text = module_text
+        self._start = start
+        self._end = end
         self._cache: dict[int, TextInstruction] = {}
+
+    @cached_property
+    def text(self) -> str:
+        """The text between the braces."""
+        return self._module_text[self._start : self._end]
+
+    def fault(self, message: str, index: int, offset: int) -> HloParseError:
+        """An error about an instruction, ``offset`` characters into its line. Lines are counted now, when one is
+        faulty."""
+        line = self._module_text.count("\n", 0, self._start) + 1 + self._split[1][index]
+        return HloParseError(message, line, offset + 1)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -417,7 +429,7 @@ class TextComputation(Computation):
 
     @cached_property
     def _split(self) -> tuple[list[str], list[int]]:
-        """The lines of the instructions and their numbers in the file.
+        """The lines of the instructions and how many lines stand in front of each.
 
         An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of
         Pallas kernels). Those are joined once each, so that many of them stay linear.
@@ -425,7 +437,7 @@ class TextComputation(Computation):
         lines: list[str] = []
         numbers: list[int] = []
         continued: dict[int, list[str]] = {}
-        for number, line in enumerate(self.text.split("\n"), self._first_line):
+        for number, line in enumerate(self.text.split("\n")):
             if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
                 lines.append(line)
                 numbers.append(number)
@@ -438,23 +450,24 @@ class TextComputation(Computation):
     def instruction(self, index: int) -> TextInstruction:
         found = self._cache.get(index)
         if found is None:
-            found = TextInstruction(self.lines[index], self._split[1][index], self, index)
+            found = TextInstruction(self.lines[index], self, index)
             self._cache[index] = found
         return found
 
     @cached_property
-    def _index(self) -> tuple[dict[str, int], list[str]]:
-        """Places by name, and opcodes by place, without taking lines apart: behind a shape the opcode is the first word
-        with a parenthesis, since what stands in a layout has no space in front."""
-        places: dict[str, int] = {}
-        opcodes: list[str] = []
+    def _index(self) -> tuple[dict[str, int], dict[str, list[int]]]:
+        """Places by name and by opcode, without taking lines apart: behind a shape the opcode is the first word with a
+        parenthesis, since what stands in a layout has no space in front."""
+        names: dict[str, int] = {}
+        opcodes: dict[str, list[int]] = {}
         for index, line in enumerate(self.lines):
             name = _NAME.match(line)
             opcode = _FIRST_WORD.search(line, name.end() - 1) if name else None
             if name:
-                places[name.group(2)] = index
-            opcodes.append(opcode.group(1) if opcode else "")
-        return places, opcodes
+                names[name.group(2)] = index
+            if opcode:
+                opcodes.setdefault(opcode.group(1), []).append(index)
+        return names, opcodes
 
     def position(self, name: str) -> int | None:
         return self._index[0].get(name)
@@ -472,14 +485,36 @@ class TextComputation(Computation):
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
-        if not any(f"{suffix}(" in self.text for suffix in suffixes):
-            return []
-        return [index for index, opcode in enumerate(self._index[1]) if opcode.endswith(suffixes)]
+        if "_index" not in self.__dict__ and not any(f"{suffix}(" in self.text for suffix in suffixes):
+            return []  # an index of a computation that nobody takes apart is not worth its while
+        found = [places for opcode, places in self._index[1].items() if opcode.endswith(suffixes)]
+        return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
 
     def may_touch_host(self) -> Sequence[int]:
+        return self._host_places
+
+    @cached_property
+    def _host_places(self) -> list[int]:
         if "S(5)" not in self.text:
             return []
         return [index for index, line in enumerate(self.lines) if "S(5)" in line]
+
+    def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
+        if "%" not in self.text:
+            yield from super().async_ends()
+            return
+        for index in self.ending_in("-start", "-update", "-done"):
+            line = self.lines[index]
+            name = _NAME.match(line)
+            opcode = _FIRST_WORD.search(line, name.end() - 1) if name else None
+            if name and opcode:
+                operand = _FIRST_OPERAND.match(line, opcode.end())
+                yield opcode.group(1), index, name.group(2), operand.group(1) if operand else ""
+
+    def mentioning(self, *words: str) -> Sequence[int]:
+        if not any(word in self.text for word in words):
+            return []
+        return [index for index, line in enumerate(self.lines) if any(word in line for word in words)]
 
     def users_of(self, names: Collection[str]) -> Sequence[int]:
         if not names:
@@ -487,15 +522,21 @@ class TextComputation(Computation):
         wanted = frozenset(names)
         if "%" not in self.text:
             return super().users_of(names)
-        return [index for index, line in enumerate(self.lines) if not wanted.isdisjoint(_USE.findall(line))]
+        lines = self.lines
+        places = (index for opcode, found in self._index[1].items() if opcode not in _NO_OPERANDS for index in found)
+        return sorted(index for index in places if not wanted.isdisjoint(_USE.findall(lines[index])))
+
+
+_TPU_MARKS = ("T(8,128)", '"scoped_memory_configs"')
+_GPU_MARKS = ("operation_queue_id", "fusion_backend_config", "__cublas")
 
 
 def _platform(text: str) -> str:
-    """What compiled the text: only the TPU backend tiles layouts and reports scoped memory; only the GPU's has queue
-    ids."""
-    if "T(8,128)" in text or '"scoped_memory_configs"' in text:
-        return "tpu"
-    return "gpu" if "operation_queue_id" in text or "fusion_backend_config" in text or "__cublas" in text else ""
+    """What compiled the text: only the GPU's backend writes queue ids, only the TPU's tiles layouts and reports scoped
+    memory."""
+    if any(mark in text for mark in _GPU_MARKS):
+        return "gpu"
+    return "tpu" if any(mark in text for mark in _TPU_MARKS) else ""
 
 
 def parse_text(text: str) -> Module:
@@ -516,7 +557,7 @@ def parse_text(text: str) -> Module:
     end = _line_end(text, begin)
     name, _, rest = text[begin + len("HloModule ") : end].partition(",")
     attributes = split_attributes(rest)
-    computations = _computations(text, end + 1, line_number + 1)
+    computations = _computations(text, end + 1)
     entries = [computation.name for computation in computations if computation.is_entry]
     if not entries:
         last = text.count("\n") + 1
@@ -538,20 +579,22 @@ def _line_end(text: str, position: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _computations(text: str, position: int, line_number: int) -> list[TextComputation]:
+def _computations(text: str, position: int) -> list[TextComputation]:
     """The computations from a position on. What stands in front of the first are the stack frame tables."""
     found: list[TextComputation] = []
     preamble: list[str] = []
     tables = FrameTables(())
-    while position < len(text):
+    size = len(text)
+    while position < size:
         end = _line_end(text, position)
-        if not text.endswith("{", position, end):
+        if text[end - 1] != "{" or end == position:
             if not found:
                 preamble.append(text[position:end])
-            position, line_number = end + 1, line_number + 1
+            position = end + 1
             continue
         header = _HEADER.match(text, position, end)
         if header is None:
+            line_number = text.count("\n", 0, position) + 1
             raise HloParseError(f"expected a computation, found {text[position:end][:60]!r}", line_number, 1)
         if not found:
             tables = FrameTables(preamble)
@@ -559,13 +602,12 @@ def _computations(text: str, position: int, line_number: int) -> list[TextComput
         if close < 0:
             message = f"computation {header.group(2)} is not closed: the text is truncated"
             raise HloParseError(message, text.count("\n") + 1, 1)
-        body = text[end + 1 : close - 1]
-        computation = TextComputation(header.group(2), header.group(1) is not None, body, line_number + 1, tables)
+        is_entry = header.group(1) is not None
+        computation = TextComputation(header.group(2), is_entry, text, end + 1, close - 1, tables)
         position = _line_end(text, close)
         if close + 1 < position and text.startswith(", execution_thread=", close + 1):
             computation.execution_thread = _unquote(text[close + 20 : position].strip())
         found.append(computation)
-        line_number += text.count("\n", end, position) + 1
         position += 1
     return found
 

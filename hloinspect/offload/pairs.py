@@ -40,27 +40,26 @@ def async_pairs(program: Program) -> AsyncPairs:
     starts: dict[Key, Key] = {}
     dones: dict[Key, Key] = {}
     first: dict[Key, Done] = {}
-    lost: list[tuple[Computation, Instruction]] = []
+    lost: list[tuple[Computation, int]] = []
     for computation in program.computations():
         begun: dict[str, str] = {}
-        for index in computation.ending_in("-start", "-update", "-done"):
-            instruction = computation.instruction(index)
-            if instruction.start_of:
-                begun[instruction.name] = instruction.name
-                starts[(computation.name, instruction.name)] = (computation.name, instruction.name)
+        for opcode, index, name, operand in computation.async_ends():
+            if opcode.endswith("-start"):
+                begun[name] = name
+                starts[(computation.name, name)] = (computation.name, name)
                 continue
-            if not instruction.operands:
-                continue
-            start = begun.get(instruction.operands[0].name)
-            if start is None:
-                lost.append((computation, instruction))
-            elif instruction.done_of:
-                dones[(computation.name, instruction.name)] = (computation.name, start)
-                first.setdefault((computation.name, start), Done(instruction.name, computation.name, index))
+            start = begun.get(operand)
+            if opcode.endswith("-update"):
+                if start is not None:
+                    begun[name] = start
+            elif start is None:
+                lost.append((computation, index))
             else:
-                begun[instruction.name] = start
+                dones[(computation.name, name)] = (computation.name, start)
+                first.setdefault((computation.name, start), Done(name, computation.name, index))
     if lost:
-        _pair_by_context(program, starts, dones, first, [(c, i) for c, i in lost if i.done_of])
+        waiting = [(c, c.instruction(index)) for c, index in lost]
+        _pair_by_context(program, starts, dones, first, [(c, i) for c, i in waiting if i.operands])
     return AsyncPairs(starts, dones, first)
 
 

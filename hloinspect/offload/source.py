@@ -66,6 +66,15 @@ def producer(program: Program, computation: Computation, operand: Operand) -> Pr
     return climber.climb(computation, operand)
 
 
+def _nearest(passed: list[Instruction]) -> Producer:
+    """The last of the instructions passed on the way that has a frame; else what the last one says. Looked at from
+    the end, so that the metadata of most is never taken apart."""
+    for instruction in reversed(passed):
+        if instruction.metadata.frames:
+            return Producer(source_of(instruction.metadata), instruction.metadata.op_name, "")
+    return Producer(None, passed[-1].metadata.op_name if passed else "", "")
+
+
 class _Climber:
     def __init__(self, program: Program) -> None:
         self._module: Module = program.module
@@ -75,23 +84,21 @@ class _Climber:
         self._fusions: list[tuple[Computation, Instruction]] = []
 
     def climb(self, computation: Computation, operand: Operand) -> Producer:
-        fallback: Metadata | None = None
+        passed: list[Instruction] = []
         for _ in range(_MAX_STEPS):
             instruction, path = self._module.resolve(computation, operand)
             if instruction is None or (computation.name, instruction.name, path) in self._seen:
                 break
             self._seen.add((computation.name, instruction.name, path))
-            metadata = instruction.metadata
+            passed.append(instruction)
             step = self._step(computation, instruction, path)
             if step is None:
                 if instruction.opcode == "parameter" and computation.name == self._entry:
+                    metadata = instruction.metadata
                     return Producer(source_of(metadata), metadata.op_name, metadata.op_name or instruction.name)
-                chosen = metadata if metadata.frames or fallback is None else fallback
-                return Producer(source_of(chosen), chosen.op_name, "")
-            if metadata.frames:
-                fallback = metadata
+                break
             computation, operand = step
-        return Producer(source_of(fallback) if fallback else None, fallback.op_name if fallback else "", "")
+        return _nearest(passed)
 
     def _step(
         self, computation: Computation, instruction: Instruction, path: Path

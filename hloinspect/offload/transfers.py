@@ -190,8 +190,11 @@ def _has_many_results(module: Module, start: Instruction) -> bool:
 
 
 def _unfollowed(module: Module, computation: Computation) -> Iterator[str]:
-    opcodes = ("infeed", "outfeed", "send", "recv", "custom-call", "custom-call-start", "async-start")
-    for index in computation.ending_in(*opcodes):
+    found = {*computation.ending_in("infeed", "outfeed", "send", "recv", "async-start")}
+    calls = computation.mentioning("HostExecute", "callback")
+    for index in sorted(
+        found.union(set(calls).intersection(computation.ending_in("custom-call", "custom-call-start")))
+    ):
         instruction = computation.instruction(index)
         if _talks_to_host(module, instruction):
             yield instruction.name
@@ -422,6 +425,8 @@ def _host_values(module: Module) -> Iterator[HostValue]:
         if parameter.shape.host_bytes:
             name = parameter.metadata.op_name or parameter.name
             yield HostValue("parameter", name, parameter.shape.host_bytes)
+    if module.entry.root.index not in module.entry.may_touch_host():
+        return
     for path, leaf in module.entry.root.shape.leaves:
         if leaf.on_host:
             yield HostValue("result", f"result{list(path)}", leaf.size_bytes)

@@ -93,7 +93,7 @@ def _step(report: Report, width: int) -> list[str]:
     nothing = [] if report.transfers else [_nothing(report)]
     if step is None:
         return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
-    if nothing:
+    if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
     color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
@@ -109,7 +109,7 @@ def _step(report: Report, width: int) -> list[str]:
         parts.insert(2, f"collectives alone {time_text(step.collective_exposed_ms)}")
     without = f"{_INDENT}{time_text(step.without_transfers_ms)} with free transfers"
     ideal = f"{time_text(step.ideal_ms)} with perfect overlap"
-    return [*_flow(parts, "   ", width), *_flow([f"{without}, {ideal}", busy], "; ", width)]
+    return [*nothing, *_flow(parts, "   ", width), *_flow([f"{without}, {ideal}", busy], "; ", width)]
 
 
 def _range(step: PredictedStep) -> str:

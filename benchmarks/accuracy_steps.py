@@ -1,0 +1,155 @@
+"""Steps that the accuracy scripts compile: matrix products of many sizes, and programs of published measurements.
+
+Each function without arguments is a step for ``hloinspect compile`` or ``inspect``:
+
+    products            matrix products, for XLA's own speed-of-light estimates (accuracy_sol.py)
+    layers_*            P8: scanned MLP layers on 8 GPUs under four checkpoint policies (jax-ml/jax issue 23869)
+    stacked_transpose   P12: a device-to-device copy with a transpose in its window (openxla/xla pull request 46150)
+    llama8b_offload     P1: a decoder of llama3-8b's size, fully sharded over the devices, the MLP's activation offloaded
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
+import dense
+
+# --- matrix products ------------------------------------------------------------------------------
+
+SQUARES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+TOKENS = (16, 256, 4096, 8192)
+# (contracted, columns) of the layers of decoders of 8, 70 and 405 billion parameters (Llama 3's published sizes).
+LAYERS = ((4096, 6144), (4096, 14336), (14336, 4096), (8192, 10240), (8192, 28672), (28672, 8192), (16384, 53248))
+# (batch, rows, contracted, columns): attention's two products and an expert layer's.
+BATCHED = ((256, 2048, 128, 2048), (256, 2048, 2048, 128), (64, 4096, 128, 4096), (16, 1024, 7168, 2048))
+
+
+def products() -> jax.stages.Lowered:
+    """Independent products ``[m, k] x [k, n]`` in bf16, and a few in other types, in one module."""
+    pairs = [((n, n), (n, n), "bfloat16") for n in SQUARES]
+    pairs += [((m, k), (k, n), "bfloat16") for k, n in LAYERS for m in TOKENS]
+    pairs += [((b, m, k), (b, k, n), "bfloat16") for b, m, k, n in BATCHED]
+    pairs += [((n, n), (n, n), dtype) for dtype in ("float16", "float32") for n in (1024, 4096, 8192)]
+    left = [jax.ShapeDtypeStruct(shape, dtype) for shape, _, dtype in pairs]
+    right = [jax.ShapeDtypeStruct(shape, dtype) for _, shape, dtype in pairs]
+    return jax.jit(lambda a, b: [x @ y for x, y in zip(a, b, strict=True)]).lower(left, right)
+
+
+# --- P8 -------------------------------------------------------------------------------------------
+#
+# From the issue's description and jaxpr: batch 64, 8192 positions, width 2048 in and out, 32 layers, float32, a mesh of
+# 4 (data) x 2 (model); weights are split over the model axis by their hidden side; a layer's result is split over data
+# and, along the positions, over model; a last layer gives one number a position. The issue is about memory.
+
+LAYER_COUNT, BATCH, POSITIONS, WIDTH = 32, 64, 8192, 2048
+
+
+def _layers(saved: Sequence[str], offloaded: Sequence[str]) -> jax.stages.Lowered:
+    auto = jax.sharding.AxisType.Auto
+    mesh = jax.make_mesh((4, jax.device_count() // 4), ("data", "model"), axis_types=(auto, auto))
+    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=list(saved),
+        names_which_can_be_offloaded=list(offloaded),
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+    def spread(x: jax.Array, *axes: str | None) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+    @partial(jax.checkpoint, policy=policy, prevent_cse=False)
+    def layer(x: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        up, down = weights
+        hidden = checkpoint_name(spread(x @ up, "data", None, "model"), "hidden")
+        x = spread(x + jax.nn.relu(hidden) @ down, "data", "model", None)
+        return checkpoint_name(x, "residual"), None
+
+    def loss(params: tuple[Any, jax.Array], x: jax.Array, wanted: jax.Array) -> jax.Array:
+        stacked, last = params
+        x, _ = jax.lax.scan(layer, x, stacked)
+        return jnp.mean((jnp.mean(x @ last, axis=(1, 2)) - wanted) ** 2)
+
+    def array(shape: tuple[int, ...], *axes: str | None) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*axes)))
+
+    stacked = (
+        array((LAYER_COUNT, WIDTH, WIDTH), None, None, "model"),
+        array((LAYER_COUNT, WIDTH, WIDTH), None, "model", None),
+    )
+    params = (stacked, array((WIDTH, 1)))
+    return jax.jit(jax.grad(loss)).lower(params, array((BATCH, POSITIONS, WIDTH), "data"), array((BATCH,), "data"))
+
+
+def layers_nothing() -> jax.stages.Lowered:
+    """Nothing is kept but each layer's input."""
+    return _layers([], [])
+
+
+def layers_hidden_saved() -> jax.stages.Lowered:
+    """``hidden`` stays in device memory."""
+    return _layers(["hidden"], [])
+
+
+def layers_hidden_offloaded() -> jax.stages.Lowered:
+    """``hidden`` goes to pinned host memory."""
+    return _layers([], ["hidden"])
+
+
+def layers_residual_offloaded() -> jax.stages.Lowered:
+    """``residual`` names a layer's result, which no layer's backward pass needs: the policy has nothing to offload."""
+    return _layers([], ["residual"])
+
+
+# --- P12 ------------------------------------------------------------------------------------------
+
+ROWS = 16384
+
+
+def stacked_transpose() -> jax.stages.Lowered:
+    """A product is stacked (an async copy within device memory) while the only other work is a transpose of it."""
+    square = jax.ShapeDtypeStruct((ROWS, ROWS), jnp.bfloat16)
+
+    def body(w: jax.Array, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
+        y = x @ w
+        blocks = jax.lax.optimization_barrier(y).reshape(128, ROWS // 128, ROWS)
+        turned = jax.lax.optimization_barrier(jnp.swapaxes(blocks, 0, 2)).reshape(ROWS, ROWS)
+        return jnp.tanh(turned), y
+
+    return jax.jit(lambda x, w: jax.lax.scan(partial(body, w), x, None, length=8)).lower(square, square)
+
+
+# --- P1 -------------------------------------------------------------------------------------------
+
+
+def llama8b_offload() -> jax.stages.Lowered:
+    """examples/dense.py at llama3-8b's width and depth, parameters and batch split over all devices (FSDP).
+
+    Not llama's: plain attention with as many key as query heads, one up projection of the same FLOPs as two. ``LAYERS``
+    and the other shapes may be set in the environment.
+    """
+    shapes = dense.shapes_from_environment()
+    if shapes == dense.Shapes():
+        shapes = dense.Shapes(layers=32, batch=8, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    params, state, tokens = dense.abstract_arguments(shapes)
+
+    def split(leaf: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
+        axes = [None] * leaf.ndim
+        if leaf.ndim and leaf.shape[axis] % jax.device_count() == 0:
+            axes[axis] = "data"  # type: ignore[call-overload]
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, P(*axes)))
+
+    shard: Callable[[Any], Any] = partial(jax.tree.map, lambda leaf: split(leaf, -1))
+    step = dense.make_train_step(shapes, dense.offload_policy(), scan=True)
+    return step.lower(shard(params), shard(state), split(tokens, 0))

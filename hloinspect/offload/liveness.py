@@ -1,0 +1,542 @@
+"""When each buffer of a scheduled module is needed: XLA's live ranges, from the module alone.
+
+The schedule is laid flat: a loop's condition and body, a call's and a branch's computation stand once, in front of the
+instruction that calls them (openxla/xla, hlo/utils/hlo_live_range.cc, ``FlattenSchedule``). A *value* is a leaf of a
+result; it lives from where it is made to its last use or mention. A *buffer* is all values that must share memory: what
+a loop carries, and updates in place. Its life is the union of theirs, so a loop's buffer can be free in between.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hloinspect.errors import HloParseError
+from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.shape import Shape
+from hloinspect.offload.inplace import Path, in_place, may_reuse, read_aliases
+
+MIN_REUSE_BYTES = 4096
+"""Below this nobody asks whether a result may overwrite an operand."""
+
+_SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "async-update", "add-dependency"})
+_FRESH = frozenset({"constant", "iota", "parameter"})
+
+Values = list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value is made: an instruction and the path into its result."""
+
+    instruction: Instruction
+    path: Path
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Values in one piece of memory. ``spans`` are the times [first, last] at which it is needed, in order and apart.
+
+    ``parameter`` is the entry's parameter that it is, or -1; ``is_result`` whether a result of the step lies in it.
+    """
+
+    origin: Origin
+    bytes: int
+    memory_space: int
+    spans: tuple[tuple[int, int], ...]
+    parameter: int
+    is_donated: bool
+    is_result: bool
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """The buffers of a module; ``order`` is the schedule laid flat, as (computation, place) by time."""
+
+    module: Module
+    buffers: tuple[Buffer, ...]
+    order: tuple[tuple[str, int], ...]
+    spans: dict[str, tuple[int, int]]
+    _values: dict[tuple[str, str], Values]
+    _buffer_of: dict[int, int]
+
+    def instruction_at(self, time: int) -> Instruction:
+        """The instruction at a time."""
+        computation, index = self.order[min(time, len(self.order) - 1)]
+        return self.module.computations[computation].instruction(index)
+
+    def time_of(self, computation: str, index: int) -> int | None:
+        """The time of an instruction by its place, or None where the device does not run it."""
+        first, last = self.spans.get(computation, (0, -1))
+        for time in range(last - 1, first - 1, -1):
+            if self.order[time] == (computation, index):
+                return time
+        return None
+
+    def buffers_of(self, computation: str, name: str) -> tuple[Buffer | None, ...]:
+        """The buffer of each leaf of a result (None for a constant)."""
+        found = (self._buffer_of.get(value) for value in self._values.get((computation, name), ()))
+        return tuple(None if number is None else self.buffers[number] for number in found)
+
+
+def liveness(module: Module) -> Liveness:
+    """The live ranges of a scheduled module.
+
+    Raises HloParseError where the module cannot be followed. Linear in instructions and leaves of their results.
+    """
+    return _Walk(module).run()
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A computation that is being walked, and for whom."""
+
+    computation: Computation
+    arguments: list[Values] | None  # None: parameters are values of their own (entry, loops)
+    first_time: int
+    index: int = 0
+    entered: bool = False
+    callees: list[str] | None = None
+
+
+class _Walk:
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._time = 0
+        self._order: list[tuple[str, int]] = []
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._origins: list[Origin] = []
+        self._starts = array("q")
+        self._ends = array("q")
+        self._same = array("q")  # parent in the union-find of values
+        self._shared = array("q")  # parent in the union-find of buffers
+        self._env: dict[tuple[str, str], Values] = {}
+        self._shapes: dict[tuple[str, str], Shape] = {}
+        self._offsets: dict[tuple[str, str], list[int]] = {}
+        self._roots: dict[str, Values] = {}
+        self._inside: dict[tuple[str, str], tuple[int, int]] = {}
+        self._constants: set[int] = set()
+        self._reuses: list[tuple[int, int, int]] = []
+        self._entry_parameters: list[tuple[int, int, Path]] = []
+        self._active: set[str] = set()
+
+    # values
+
+    def _new(self, instruction: Instruction, path: Path, shape: Shape, start: int) -> int:
+        number = len(self._origins)
+        self._origins.append(Origin(instruction, path, shape))
+        self._starts.append(start)
+        self._ends.append(max(start, self._time))
+        self._same.append(number)
+        self._shared.append(number)
+        return number
+
+    def _fresh(self, instruction: Instruction, start: int | None = None) -> Values:
+        begin = self._time if start is None else start
+        return [self._new(instruction, path, leaf, begin) for path, leaf in instruction.shape.leaves]
+
+    @staticmethod
+    def _find(parents: array[int], number: int) -> int:
+        while parents[number] != number:
+            parents[number] = parents[parents[number]]
+            number = parents[number]
+        return number
+
+    def _value(self, number: int) -> int:
+        return self._find(self._same, number)
+
+    def _touch(self, values: Sequence[int], time: int) -> None:
+        for number in values:
+            root = self._value(number)
+            if self._ends[root] < time:
+                self._ends[root] = time
+
+    def _merge(self, number: int, into: int) -> None:
+        """Two values are one: it lives while either does."""
+        one, other = self._value(number), self._value(into)
+        if one != other:
+            self._starts[other] = min(self._starts[other], self._starts[one])
+            self._ends[other] = max(self._ends[other], self._ends[one])
+            self._same[one] = other
+            self._share(one, other)
+
+    def _share(self, number: int, other: int) -> None:
+        one, two = self._find(self._shared, number), self._find(self._shared, other)
+        if one != two:
+            self._shared[one] = two
+
+    def _operand(self, computation: str, operand: Operand) -> Values:
+        key = (computation, operand.name)
+        values = self._env.get(key)
+        if values is None:
+            raise HloParseError(f"{operand.name} in {computation} is used but not defined in front of its use")
+        return self._part(key, values, operand.path) if operand.path else values
+
+    def _part(self, key: tuple[str, str], values: Values, path: Path) -> Values:
+        shape = self._shapes[key]
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = [0]
+            for element in shape.elements:
+                offsets.append(offsets[-1] + len(element.leaves))
+            self._offsets[key] = offsets
+        if not 0 <= path[0] < len(shape.elements):
+            raise HloParseError(f"{key[1]} in {key[0]} has no element {path[0]}")
+        begin, end = offsets[path[0]], offsets[path[0] + 1]
+        shape = shape.elements[path[0]]
+        for index in path[1:]:
+            if not 0 <= index < len(shape.elements):
+                raise HloParseError(f"{key[1]} in {key[0]} has no element {path}")
+            begin += sum(len(element.leaves) for element in shape.elements[:index])
+            shape = shape.elements[index]
+            end = begin + len(shape.leaves)
+        return values[begin:end]
+
+    # the walk
+
+    def run(self) -> Liveness:
+        entry = self._module.entry
+        stack = [_Frame(entry, None, 0)]
+        self._active.add(entry.name)
+        while stack:
+            frame = stack[-1]
+            if frame.index >= len(frame.computation):
+                self._leave(frame)
+                stack.pop()
+                continue
+            instruction = frame.computation.instruction(frame.index)
+            if frame.callees is None:
+                frame.callees = self._callees(instruction)
+                frame.callees.reverse()
+            if frame.callees:
+                callee = frame.callees.pop()
+                if callee not in self._roots:
+                    stack.append(self._enter(frame, instruction, callee))
+                continue
+            frame.callees = None
+            self._order.append((frame.computation.name, frame.index))
+            key = (frame.computation.name, instruction.name)
+            self._shapes[key] = instruction.shape
+            values = self._visit(frame, instruction)
+            if len(values) != len(instruction.shape.leaves):
+                values = self._fresh(instruction)
+            self._env[key] = values
+            self._time += 1
+            frame.index += 1
+        return self._result()
+
+    def _callees(self, instruction: Instruction) -> list[str]:
+        """What stands in front of an instruction in the flat schedule, in order."""
+        opcode = instruction.opcode
+        if opcode == "while":
+            return [*instruction.called.get("condition", ()), *instruction.called.get("body", ())]
+        if opcode in ("call", "conditional"):
+            return list(instruction.called_names)
+        if instruction.start_of in ("async", "call"):
+            body = self._module.computations.get(next(iter(instruction.called_names), ""))
+            if body is not None and len(body) > 1 + len(instruction.operands):
+                return [body.name]
+        return []
+
+    def _enter(self, frame: _Frame, call: Instruction, callee: str) -> _Frame:
+        computation = self._module.computations.get(callee)
+        if computation is None or not len(computation):
+            raise HloParseError(f"{call.name} calls {callee}, which is not in the module (a truncated file?)")
+        if callee in self._active:
+            raise HloParseError(f"computation {callee} calls itself")
+        self._active.add(callee)
+        arguments: list[Values] | None = None
+        if call.opcode != "while":
+            arguments = [self._operand(frame.computation.name, operand) for operand in call.operands]
+            if call.opcode == "conditional":  # operand 0 chooses; branch n takes operand n + 1
+                place = call.called_names.index(callee) + 1
+                arguments = arguments[place : place + 1]
+        if call.start_of:
+            self._inside[(frame.computation.name, call.name)] = (len(self._origins), 0)
+        return _Frame(computation, arguments, self._time)
+
+    def _leave(self, frame: _Frame) -> None:
+        name = frame.computation.name
+        self._active.discard(name)
+        root = self._env.get((name, frame.computation.root.name), []) if len(frame.computation) else []
+        self._touch(root, self._time)  # what lives out is needed to the end
+        self._spans[name] = (frame.first_time, self._time)
+        self._roots[name] = root
+
+    def _visit(self, frame: _Frame, instruction: Instruction) -> Values:
+        name, opcode, time = frame.computation.name, instruction.opcode, self._time
+        if opcode == "parameter":
+            return self._parameter(frame, instruction)
+        if opcode in _FRESH:
+            values = self._fresh(instruction)
+            if opcode == "constant":
+                self._constants.update(values)
+            return values
+        operands = [self._operand(name, operand) for operand in instruction.operands]
+        if opcode == "while":
+            return self._loop(instruction, operands)
+        if opcode == "call":
+            return self._call(instruction, operands)
+        if opcode == "conditional":
+            return self._branches(instruction, operands)
+        if opcode == "get-tuple-element" and operands:
+            operand = instruction.operands[0]
+            found = self._operand(name, Operand(operand.name, (*operand.path, instruction.tuple_index)))
+            self._touch(found, time)
+            return found
+        for values in operands:
+            self._touch(values, time)
+        if opcode == "tuple":
+            return [value for values in operands for value in values]
+        if (opcode in _SAME or opcode.endswith("-update")) and operands:
+            return operands[0]
+        if instruction.start_of:
+            return self._start(instruction, operands, name)
+        if instruction.done_of and operands:
+            return self._done(frame, instruction, operands[0])
+        return self._compute(instruction, operands)
+
+    def _parameter(self, frame: _Frame, parameter: Instruction) -> Values:
+        number = parameter.parameter_number
+        if frame.arguments is not None:
+            if not 0 <= number < len(frame.arguments):
+                raise HloParseError(f"nobody passes parameter {number} of {frame.computation.name}")
+            self._touch(frame.arguments[number], self._time)
+            return frame.arguments[number]
+        values = self._fresh(parameter, frame.first_time)
+        if frame.computation.is_entry:
+            places = (path for path, _ in parameter.shape.leaves)
+            self._entry_parameters += [(value, number, path) for value, path in zip(values, places, strict=True)]
+        return values
+
+    def _loop(self, loop: Instruction, operands: list[Values]) -> Values:
+        body, condition = (loop.called.get(role, ("",))[0] for role in ("body", "condition"))
+        if body not in self._roots or not operands:
+            raise HloParseError(f"the while {loop.name} names no body (a truncated file?)")
+        initial, root = operands[0], self._roots[body]
+        inside = self._first_parameter(body)
+        self._touch(initial, self._order_time(body))
+        checked = self._first_parameter(condition)
+        results: Values = []
+        for place, (path, leaf) in enumerate(loop.shape.leaves):
+            if place >= min(len(initial), len(root), len(inside)):
+                return []
+            start = initial[place]
+            again = [values[place] for values in (inside, checked) if place < len(values)]
+            if self._value(root[place]) == self._value(inside[place]):  # handed through: one value all along
+                for value in again:
+                    self._merge(value, start)
+                self._touch([start], self._time)
+                results.append(start)
+                continue
+            result = self._new(loop, path, leaf, self._time)
+            for value in (*again, root[place], result):
+                self._share(value, start)
+            results.append(result)
+        return results
+
+    def _first_parameter(self, computation: str) -> Values:
+        found = self._module.computations.get(computation)
+        if found is None or not found.parameters:
+            return []
+        return self._env.get((computation, found.parameters[0].name), [])
+
+    def _order_time(self, body: str) -> int:
+        """When a loop's body takes over what the loop was given: at its parameter."""
+        parameters = self._module.computations[body].parameters
+        first = self._spans[body][0]
+        if not parameters:
+            return first
+        for time in range(first, self._spans[body][1]):
+            if self._order[time] == (body, parameters[0].index):
+                return time
+        return first
+
+    def _call(self, call: Instruction, operands: list[Values]) -> Values:
+        callee = next(iter(call.called_names), "")
+        found = self._roots.get(callee, [])
+        self._touch(found, self._time)
+        for values in operands:
+            self._touch(values, self._spans.get(callee, (self._time, 0))[0])
+        return list(found)
+
+    def _branches(self, conditional: Instruction, operands: list[Values]) -> Values:
+        for values in operands:
+            self._touch(values, self._time)
+        results = self._fresh(conditional)
+        for callee in conditional.called_names:
+            for value, result in zip(self._roots.get(callee, ()), results, strict=False):
+                self._share(value, result)
+        return results
+
+    def _start(self, start: Instruction, operands: list[Values], computation: str) -> Values:
+        given = [value for values in operands for value in values]
+        leaves = start.shape.leaves
+        if start.opcode == "copy-start":
+            place = {(1,): given[0]} if given else {}
+            return [place[path] if path in place else self._new(start, path, leaf, self._time) for path, leaf in leaves]
+        elements = start.shape.elements
+        generic = bool(elements) and (elements[0].is_tuple or start.opcode != "all-reduce-start")
+        if not generic or len(elements) < 2 or start.opcode in ("send-start", "recv-start"):
+            return self._written(start, operands, leaves, ())
+        count = len(elements[0].leaves)
+        if count != len(given):
+            return self._fresh(start)
+        result = [(path, leaf) for path, leaf in leaves[count:] if path[0] == 1]
+        values = [*given, *self._written(start, operands, result, (1,))]
+        self._close_inside(start, computation, values[count:])
+        values += [self._new(start, path, leaf, self._time) for path, leaf in leaves[len(values) :]]
+        return values
+
+    def _close_inside(self, start: Instruction, computation: str, results: Values) -> None:
+        """The values that an async computation made inside live until the done, and its root is the result."""
+        key = (computation, start.name)
+        if key in self._inside:
+            self._inside[key] = (self._inside[key][0], len(self._origins))
+            for value, result in zip(self._roots.get(next(iter(start.called_names)), ()), results, strict=False):
+                self._share(value, result)
+
+    def _written(
+        self,
+        instruction: Instruction,
+        operands: list[Values],
+        leaves: Sequence[tuple[Path, Shape]],
+        prefix: Path,
+    ) -> Values:
+        """New values for leaves of a result, in the buffers of operands where they are written in place."""
+        pairs = in_place(self._module, instruction)
+        values = []
+        for path, leaf in leaves:
+            value = self._new(instruction, path, leaf, self._time)
+            source = pairs.get(path[len(prefix) :])
+            if source is not None and source[0] < len(operands):
+                target = self._target(instruction, operands, *source)
+                if target is not None:
+                    self._share(value, target)
+            values.append(value)
+        return values
+
+    def _target(self, instruction: Instruction, operands: list[Values], number: int, path: Path) -> int | None:
+        values = operands[number]
+        if path:
+            operand = instruction.operands[number]
+            values = self._operand(instruction.computation, Operand(operand.name, (*operand.path, *path)))
+        return values[0] if len(values) == 1 else None
+
+    def _done(self, frame: _Frame, done: Instruction, started: Values) -> Values:
+        operand = done.operands[0]
+        if (inside := self._inside.get((frame.computation.name, operand.name))) is not None:
+            self._touch(range(*inside), self._time)
+        wanted = len(done.shape.leaves)
+        if len(started) == wanted:
+            return started
+        key = (frame.computation.name, operand.name)
+        part = (0,) if done.done_of == "copy" else (1,)
+        shape = self._shapes[key].at(operand.path)
+        if shape is None or len(shape.elements) <= part[0]:
+            return []
+        return self._part(key, self._env[key], (*operand.path, *part))
+
+    def _compute(self, instruction: Instruction, operands: list[Values]) -> Values:
+        values = self._written(instruction, operands, instruction.shape.leaves, ())
+        self._note_reuse(instruction, operands, values)
+        return values
+
+    def _note_reuse(self, instruction: Instruction, operands: list[Values], values: Values) -> None:
+        """Remembers which operands a result could overwrite; whether they die there is known only at the end."""
+        for value in values:
+            size = self._origins[value].shape.size_bytes
+            if size < MIN_REUSE_BYTES:
+                continue
+            for number, given in enumerate(operands):
+                # An operand that comes out of a tuple or bitcast is not overwritten (heap_simulator.cc).
+                if len(given) != 1 or self._origins[given[0]].instruction.name != instruction.operands[number].name:
+                    continue
+                if not instruction.operands[number].path and self._origins[given[0]].shape.size_bytes == size:
+                    self._reuses.append((value, given[0], number))
+
+    # the result
+
+    def _result(self) -> Liveness:
+        module, root = self._module, self._module.entry.root
+        results = self._roots[module.entry_name]
+        parameters = {(number, path): value for value, number, path in self._entry_parameters}
+        aliases = donations(module)
+        for (number, path), value in parameters.items():
+            if (number, path) not in aliases.values():
+                self._touch([value], self._time)  # nothing else may be written there (hlo_live_range.cc)
+        for place, (path, _) in enumerate(root.shape.leaves):
+            if place < len(results) and (value := parameters.get(aliases.get(path, (-1, ())))) is not None:
+                self._share(results[place], value)
+        groups: dict[int, Values] = {}
+        for number, parent in enumerate(self._same):
+            if number == parent and number not in self._constants:
+                groups.setdefault(self._find(self._shared, number), []).append(number)
+        early = self._overwritten(groups)
+        at_entry = {self._find(self._shared, value): key for key, value in parameters.items()}
+        living = {self._find(self._shared, value) for value in results}
+        donated = set(aliases.values())
+        buffers, places = [], {}
+        for group, members in groups.items():
+            places[group] = len(buffers)
+            key = at_entry.get(group)
+            spans = sorted((self._starts[n], self._ends[n] - (n in early)) for n in members)
+            largest = max(members, key=lambda n: self._origins[n].shape.size_bytes)
+            origin = self._origins[largest]
+            buffers.append(
+                Buffer(
+                    origin=origin,
+                    bytes=origin.shape.size_bytes,
+                    memory_space=origin.shape.memory_space,
+                    spans=_union(spans),
+                    parameter=-1 if key is None else key[0],
+                    is_donated=key in donated,
+                    is_result=group in living,
+                )
+            )
+        buffer_of = {}
+        for number in range(len(self._same)):
+            place = places.get(self._find(self._shared, number))
+            if place is not None:
+                buffer_of[number] = place
+        return Liveness(module, tuple(buffers), tuple(self._order), self._spans, self._env, buffer_of)
+
+    def _overwritten(self, groups: dict[int, Values]) -> set[int]:
+        """Values that give their memory to a result at their last use, so that the two are never there together.
+
+        Only buffers of one value do (heap_simulator.cc, ``may_reuse_operand_buffers``), and each only once.
+        """
+        alone = {members[0] for members in groups.values() if len(members) == 1}
+        early: set[int] = set()
+        served: set[int] = set()
+        for value, operand, number in self._reuses:
+            result, given = self._value(value), self._value(operand)
+            if result in served or given in early or result not in alone or given not in alone:
+                continue
+            if self._ends[given] != self._starts[result] or self._starts[given] >= self._ends[given]:
+                continue
+            one, other = self._origins[result], self._origins[given]
+            if one.shape.memory_space == other.shape.memory_space and may_reuse(
+                self._module, one.instruction, one.path, number, other.shape
+            ):
+                early.add(given)
+                served.add(result)
+        return early
+
+
+def donations(module: Module) -> dict[Path, tuple[int, Path]]:
+    """For each result of the step that is written over an argument: the parameter's number and the path into it."""
+    return read_aliases(module.attributes.get("input_output_alias", ""))
+
+
+def _union(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Sorted spans, those that overlap or touch put together."""
+    joined: list[tuple[int, int]] = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
