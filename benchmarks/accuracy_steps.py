@@ -68,7 +68,7 @@ def _layers(saved: Sequence[str], offloaded: Sequence[str]) -> jax.stages.Lowere
     def spread(x: jax.Array, *axes: str | None) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
-    @partial(jax.checkpoint, policy=policy, prevent_cse=False)
+    @partial(jax.checkpoint, policy=policy, prevent_cse=True)
     def layer(x: jax.Array, weights: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         up, down = weights
         hidden = checkpoint_name(spread(x @ up, "data", None, "model"), "hidden")

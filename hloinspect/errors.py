@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 
+def printable(text: str) -> str:
+    """Text from outside with all that is not plainly printable as ``?``: names in a module may hold control
+    characters, 8-bit ones too, and marks that turn the direction of writing."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
+
+
 class HloInspectError(Exception):
     """Base of every error that is the user's to mend. Its text is one line and names the input and what was
     expected."""

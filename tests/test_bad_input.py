@@ -296,7 +296,7 @@ HOST, DEVICE = "f32[8]{0:S(5)}", "f32[8]{0}"
 
 @pytest.mark.parametrize(
     ("turns", "depth"),
-    [("0", 1), ("0", 150), ("1", 150), ("2", 12), ("999999999999999", 12), ("9999999999999999999999", 150)],
+    [("0", 1), ("0", 150), ("1", 150), ("2", 12), ("999999999999999", 12), ("999999999999999", 150), ("9" * 22, 150)],
 )
 def test_loops_of_absurd_lengths_are_judged_or_refused(tmp_path: Path, turns: str, depth: int) -> None:
     config = f', backend_config={{"known_trip_count":{{"n":"{turns}"}}}}'
@@ -358,3 +358,8 @@ def test_three_thousand_transfers_are_judged(tmp_path: Path) -> None:
         lines += [f"%s{n} = ({HOST}, {DEVICE}, u32[]) copy-start(%a){GPU}", f"%d{n} = {HOST} copy-done(%s{n})"]
     code, output = judged(tmp_path, module_text("\n".join([*lines, "ROOT %r = () tuple()"])))
     assert (code, output.count('"direction": "d2h"')) == (0, 3000)
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal_in_an_error() -> None:
+    line = refused("\x1b[2J\u202eevil.hlo", "?[2J?evil.hlo")
+    assert line.isprintable()

@@ -346,3 +346,60 @@ def test_an_argument_in_host_memory_that_is_only_fetched_has_no_round_trip() -> 
     """)
     transfer = only(offload)
     assert (transfer.direction, transfer.round_trip, transfer.tensor.name) == (H2D, None, "state.mu")
+
+
+def test_loops_on_one_stack_pair_by_their_turns_and_not_by_their_order() -> None:
+    """Two loops write parts of one stack, and two read them back the other way round."""
+
+    def copies(name: str, template: str) -> str:
+        body = template.strip()
+        for word in (
+            "%p",
+            "%q",
+            "%i",
+            "%j",
+            "%stack",
+            "%saved",
+            "%row",
+            "%new",
+            "%us",
+            "%ud",
+            "%ss",
+            "%sd",
+            "%r2",
+            "%r",
+        ):
+            body = body.replace(f"{word} ", f"{word}.{name} ").replace(f"{word},", f"{word}.{name},")
+            body = body.replace(f"{word})", f"{word}.{name})")
+        return body.replace("%forward", f"%{name}").replace("%backward", f"%{name}")
+
+    forward, backward = SCAN.strip().split("\n\n")
+    bodies = [copies("f3", forward), copies("f5", forward), copies("b5", backward), copies("b3", backward)]
+    offload = offload_in(
+        f"""%buffer = {STACK} custom-call(), custom_call_target="AllocateBuffer"
+        %zero = s32[] constant(0)
+        %x = {ROW} parameter(0)
+        %t = {STATE} tuple(%zero, %buffer, %x)
+        %w1 = {STATE} while(%t), condition=%c, body=%f3{turns(3)}
+        %w2 = {STATE} while(%w1), condition=%c, body=%f5{turns(5)}
+        %w3 = {STATE} while(%w2), condition=%c, body=%b5{turns(5)}
+        ROOT %w4 = {STATE} while(%w3), condition=%c, body=%b3{turns(3)}""",
+        "\n\n".join([*bodies, always("c", STATE)]),
+    )
+    by_id = {t.id: t for t in offload.transfers}
+    assert sorted((t.direction, t.executions) for t in offload.transfers) == [(D2H, 3), (D2H, 5), (H2D, 3), (H2D, 5)]
+    assert [by_id[t.round_trip or 0].executions for t in offload.transfers] == [t.executions for t in offload.transfers]
+
+
+def test_what_a_kernel_updates_in_host_memory_is_the_operand_of_the_same_shape() -> None:
+    offload = offload_in(f"""
+        %a = {DEVICE} parameter(0)
+        %small = f32[4]{{0:S(5)}} parameter(1)
+        %s = {SEND}(%a){GPU}
+        %h = {HOST} copy-done(%s)
+        %k = {HOST} fusion(%small, %h), kind=kLoop, calls=%f{GPU}
+        %f = {FETCH}(%k){GPU}
+        ROOT %d = {DEVICE} copy-done(%f)
+    """)
+    assert pairs(offload) == [("s", "f"), ("f", "s")]
+    assert [copy.instruction for copy in offload.host_copies] == ["k"]

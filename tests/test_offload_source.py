@@ -199,6 +199,10 @@ def test_names_go_by_the_producers_line_and_column() -> None:
     assert named == {"s1": "hid", "s2": "out", "s3": "row", "f1": "hid"}
 
 
+def test_two_values_of_one_line_are_told_apart_by_their_columns() -> None:
+    assert names(with_names(two_sent(), [replace(OUT, line=31, column=20), HID]))["s1"] == "hid"
+
+
 def test_names_go_by_shape_where_only_one_has_it_whatever_the_ones_in_front() -> None:
     assert names(with_names(two_sent(), [replace(ROW, shape=(1, 1, 128))]))["s3"] == "row"
     assert names(with_names(two_sent(), [replace(ROW, dtype="bf16")]))["s3"] == ""

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from hloinspect import __version__
-from hloinspect.errors import HloInspectError
+from hloinspect.errors import HloInspectError, printable
 
 PROGRAM = "hloinspect"
 
@@ -136,7 +136,7 @@ def _exit_code(run: Callable[[], int]) -> int:
 
 def _complain(message: str) -> None:
     """Write an error as exactly one line."""
-    click.echo(f"{PROGRAM}: error: {' '.join(message.split())}", err=True)
+    click.echo(f"{PROGRAM}: error: {printable(' '.join(message.split()))}", err=True)
 
 
 def _show_traceback() -> bool:

@@ -99,7 +99,8 @@ _LABELS = {"within": ("ok", "green"), "over": ("FAILED", "red"), "unknown": ("UN
 
 
 def _text(results: Sequence[tuple[Report, Sequence[BudgetResult]]]) -> str:
-    from hloinspect.report.text import clean, time_text
+    from hloinspect.errors import printable as clean
+    from hloinspect.report.text import time_text
 
     lines = []
     for report, verdicts in results:
@@ -118,7 +119,8 @@ def _text(results: Sequence[tuple[Report, Sequence[BudgetResult]]]) -> str:
 
 def _culprits(report: Report) -> list[str]:
     """The transfers that cost the most, and the command that shows more."""
-    from hloinspect.report.text import clean, time_text
+    from hloinspect.errors import printable as clean
+    from hloinspect.report.text import time_text
 
     costly = sorted(report.transfers, key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))[:3]
     lines = []

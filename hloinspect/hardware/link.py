@@ -29,20 +29,25 @@ def with_link(target: Target, spec: str) -> Target:
     """Return ``target`` with its host link's rates replaced by ``spec``: ``225GB/s`` or ``d2h=170GB/s,h2d=415GB/s``.
 
     Rates are bytes a second of one device, each direction alone. A rate given here is taken as reached, so the link's
-    efficiency becomes 1.0. What ``spec`` does not speak of (duplex factor, latency, sharers) stays as it is; where the
-    target has no link at all, it is full duplex, 10 us and not shared, and marked as an estimate.
+    efficiency becomes 1.0, and the host's memory is taken to keep up with it. What ``spec`` does not speak of (duplex
+    factor, latency, sharers) stays as it is; where the target has no link at all, it is full duplex, 10 us and not
+    shared, and marked as an estimate.
 
     Raises TargetError for anything else: another unit, one direction only, zero, negative or not finite.
     """
     d2h, h2d = _rates(spec)
     source = f"given by --link {spec.strip()}"
     link = target.link or _bare_link(source)
+    host = link.host_bytes_per_s
+    if host is not None and host.value < max(d2h, h2d):
+        host = Figure(max(d2h, h2d), source)
     return replace(
         target,
         link=replace(
             link,
             d2h_bytes_per_s=Figure(d2h, source),
             h2d_bytes_per_s=Figure(h2d, source),
+            host_bytes_per_s=host,
             efficiency=Range(1.0, 1.0, 1.0, source),
         ),
     )

@@ -15,6 +15,7 @@ Path = tuple[int, ...]
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 _FREE_CALLS = frozenset({"AllocateBuffer", "ConcatBitcast", "Noop", "PrepareAsyncCallStart", "PrepareAsyncCallDone"})
+_HANDS_THROUGH = frozenset({"tuple", "get-tuple-element", "bitcast", "reshape", "parameter"})
 _FREE = frozenset(
     {
         "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
@@ -99,8 +100,10 @@ def _plain_write(module: Module, computation: Computation, instruction: Instruct
 def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf: Shape) -> int:
     """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
     place."""
+    if not body.touches_parts:
+        return leaf.size_bytes
     parameters = body.parameters
-    if number >= len(parameters) or not body.touches_parts:
+    if number >= len(parameters):
         return leaf.size_bytes
     users = body.users
     total = 0
@@ -129,6 +132,8 @@ def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf
 
 def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> int:
     """What a fusion writes to a leaf of its result: the update alone where the root updates a parameter in place."""
+    if not body.touches_parts and body.root.opcode not in _HANDS_THROUGH:
+        return leaf.size_bytes
     instruction, rest = module.resolve(body, Operand(body.root.name))
     if instruction is not None and instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
         instruction, rest = _through_bitcasts(module, body, instruction.operands[path[0]])

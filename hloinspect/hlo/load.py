@@ -22,7 +22,7 @@ from hloinspect.hlo.calls import check_calls, quick_callees
 from hloinspect.hlo.model import Module
 from hloinspect.hlo.text import TextComputation, parse_text
 
-DEFAULT_MAX_BYTES = 1 << 30
+DEFAULT_MAX_BYTES = 1 << 29
 MAX_BYTES_VARIABLE = "HLOINSPECT_MAX_BYTES"
 SNIFF_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
@@ -320,7 +320,7 @@ def load_module(path: str | Path, *, max_bytes: int | None = None) -> Module:
 
     HLO text, HloProto or HloModuleProto; plain, gzip, xz, or zstd where Python can read it. The content decides, not
     the name.
-    ``max_bytes`` limits the unpacked size: by default the environment's HLOINSPECT_MAX_BYTES, else 1 GiB.
+    ``max_bytes`` limits the unpacked size: by default the environment's HLOINSPECT_MAX_BYTES, else 512 MiB.
 
     Raises InputError for what cannot be read, is too large, is something else or has no schedule, and HloParseError (an
     InputError) for a damaged module. Each is one line that begins with the name of the file.

@@ -218,6 +218,10 @@ class Computation(ABC):
         """Places of the instructions whose opcode ends in one of the suffixes, and perhaps a few others."""
         return [index for index in range(len(self)) if self.instruction(index).opcode.endswith(suffixes)]
 
+    def outline(self) -> Iterator[tuple[str, int]]:
+        """Opcode and number of result elements (0 for a tuple) of every instruction, in order."""
+        return ((instruction.opcode, instruction.shape.element_count) for instruction in self)
+
     def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
         """Opcode, place, name and first operand's name (else "") of every async start, update and done, in order."""
         for index in self.ending_in("-start", "-update", "-done"):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from hloinspect.errors import HloParseError
@@ -42,6 +42,9 @@ _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
 _PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
 _TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
 _FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
+_OUTLINE = re.compile(
+    r"^\s++(?:ROOT )?%?[^\s=%]++ = (?:([a-z]\w*+)\[([^\]]*+)\]\S*+|\([^\n]*?\)) ([a-z][\w\-]*+)\(", re.MULTILINE
+)
 _USE = re.compile(r"%([\w.\-]+)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _DELIMITER = re.compile(r'[(){}\[\]",]')
@@ -70,6 +73,12 @@ _CALLED_KEYS = {
 
 
 _MAX_FRAMES = 256
+
+
+@lru_cache(maxsize=65536)
+def _elements(dims: str) -> int:
+    """Elements of an array by its printed dimensions."""
+    return parse_shape(f"pred[{dims}]").element_count
 
 
 def _closing(text: str, start: int) -> int:
@@ -498,6 +507,9 @@ class TextComputation(Computation):
         if "S(5)" not in self.text:
             return []
         return [index for index, line in enumerate(self.lines) if "S(5)" in line]
+
+    def outline(self) -> Iterator[tuple[str, int]]:
+        return ((opcode, _elements(dims) if dtype else 0) for dtype, dims, opcode in _OUTLINE.findall(self.text))
 
     def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
         if "%" not in self.text:

@@ -1,7 +1,8 @@
 """Which results are written over an operand's buffer: those that must be, and those that may be where the operand dies.
 
 The rules are XLA's (openxla/xla: hlo/analysis/alias_info.cc, ``GetInPlaceInputOutputPairs``; service/gpu,
-``FusionCanShareBufferHint``; hlo_dataflow_analysis.cc, ``CanShareOperandBufferWithUser``), read on the optimized module.
+``FusionCanShareBufferHint``; hlo_dataflow_analysis.cc, ``CanShareOperandBufferWithUser``), read on the optimized
+module.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def in_place(module: Module, instruction: Instruction) -> InPlace:
     if opcode == "custom-call":
         return _declared(instruction) or _matmul(instruction)
     if opcode == "fusion":
-        return {**_body_in_place(module, instruction), **_declared(instruction)}
+        return _body_in_place(module, instruction)
     return {}
 
 

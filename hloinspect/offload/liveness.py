@@ -8,14 +8,15 @@ a loop carries, and updates in place. Its life is the union of theirs, so a loop
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape
 from hloinspect.offload.inplace import Path, in_place, may_reuse, read_aliases
+from hloinspect.offload.values import Origin, ValueTable
 
 MIN_REUSE_BYTES = 4096
 """Below this nobody asks whether a result may overwrite an operand."""
@@ -24,15 +25,6 @@ _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "
 _FRESH = frozenset({"constant", "iota", "parameter"})
 
 Values = list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value is made: an instruction and the path into its result."""
-
-    instruction: Instruction
-    path: Path
-    shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +43,16 @@ class Buffer:
     is_result: bool
 
 
+@dataclass(frozen=True, slots=True)
+class LiveLeaf:
+    """An array, the buffer that it lies in, and the first and last time at which this value of it is needed."""
+
+    shape: Shape
+    buffer: Buffer
+    first: int
+    last: int
+
+
 @dataclass(frozen=True)
 class Liveness:
     """The buffers of a module; ``order`` is the schedule laid flat, as (computation, place) by time."""
@@ -58,27 +60,35 @@ class Liveness:
     module: Module
     buffers: tuple[Buffer, ...]
     order: tuple[tuple[str, int], ...]
-    spans: dict[str, tuple[int, int]]
     _values: dict[tuple[str, str], Values]
-    _buffer_of: dict[int, int]
+    _table: ValueTable
+    _places: dict[int, int]
 
     def instruction_at(self, time: int) -> Instruction:
         """The instruction at a time."""
         computation, index = self.order[min(time, len(self.order) - 1)]
         return self.module.computations[computation].instruction(index)
 
+    @cached_property
+    def _times(self) -> dict[tuple[str, int], int]:
+        return {place: time for time, place in enumerate(self.order)}
+
     def time_of(self, computation: str, index: int) -> int | None:
         """The time of an instruction by its place, or None where the device does not run it."""
-        first, last = self.spans.get(computation, (0, -1))
-        for time in range(last - 1, first - 1, -1):
-            if self.order[time] == (computation, index):
-                return time
-        return None
+        return self._times.get((computation, index))
 
-    def buffers_of(self, computation: str, name: str) -> tuple[Buffer | None, ...]:
-        """The buffer of each leaf of a result (None for a constant)."""
-        found = (self._buffer_of.get(value) for value in self._values.get((computation, name), ()))
-        return tuple(None if number is None else self.buffers[number] for number in found)
+    def values_of(self, computation: str, operand: Operand) -> tuple[LiveLeaf, ...]:
+        """The leaves of an operand's value; empty where nothing is known of it. Constants are left out."""
+        values = self._values.get((computation, operand.name), [])
+        instruction = self.module.computations[computation].find(operand.name)
+        if instruction is None or len(values) != len(instruction.shape.leaves):
+            return ()
+        depth = len(operand.path)
+        return tuple(
+            LiveLeaf(leaf, self.buffers[place], self._table.start(value), self._table.end(value))
+            for (path, leaf), value in zip(instruction.shape.leaves, values, strict=True)
+            if path[:depth] == operand.path and (place := self._places.get(self._table.buffer(value))) is not None
+        )
 
 
 def liveness(module: Module) -> Liveness:
@@ -107,11 +117,7 @@ class _Walk:
         self._time = 0
         self._order: list[tuple[str, int]] = []
         self._spans: dict[str, tuple[int, int]] = {}
-        self._origins: list[Origin] = []
-        self._starts = array("q")
-        self._ends = array("q")
-        self._same = array("q")  # parent in the union-find of values
-        self._shared = array("q")  # parent in the union-find of buffers
+        self._table = ValueTable()
         self._env: dict[tuple[str, str], Values] = {}
         self._shapes: dict[tuple[str, str], Shape] = {}
         self._offsets: dict[tuple[str, str], list[int]] = {}
@@ -119,53 +125,18 @@ class _Walk:
         self._inside: dict[tuple[str, str], tuple[int, int]] = {}
         self._constants: set[int] = set()
         self._reuses: list[tuple[int, int, int]] = []
-        self._entry_parameters: list[tuple[int, int, Path]] = []
+        self._entry_parameters: dict[tuple[int, Path], int] = {}
         self._active: set[str] = set()
+        self._called: set[str] = set()
 
     # values
 
     def _new(self, instruction: Instruction, path: Path, shape: Shape, start: int) -> int:
-        number = len(self._origins)
-        self._origins.append(Origin(instruction, path, shape))
-        self._starts.append(start)
-        self._ends.append(max(start, self._time))
-        self._same.append(number)
-        self._shared.append(number)
-        return number
+        return self._table.add(Origin(instruction, path, shape), start, max(start, self._time))
 
     def _fresh(self, instruction: Instruction, start: int | None = None) -> Values:
         begin = self._time if start is None else start
         return [self._new(instruction, path, leaf, begin) for path, leaf in instruction.shape.leaves]
-
-    @staticmethod
-    def _find(parents: array[int], number: int) -> int:
-        while parents[number] != number:
-            parents[number] = parents[parents[number]]
-            number = parents[number]
-        return number
-
-    def _value(self, number: int) -> int:
-        return self._find(self._same, number)
-
-    def _touch(self, values: Sequence[int], time: int) -> None:
-        for number in values:
-            root = self._value(number)
-            if self._ends[root] < time:
-                self._ends[root] = time
-
-    def _merge(self, number: int, into: int) -> None:
-        """Two values are one: it lives while either does."""
-        one, other = self._value(number), self._value(into)
-        if one != other:
-            self._starts[other] = min(self._starts[other], self._starts[one])
-            self._ends[other] = max(self._ends[other], self._ends[one])
-            self._same[one] = other
-            self._share(one, other)
-
-    def _share(self, number: int, other: int) -> None:
-        one, two = self._find(self._shared, number), self._find(self._shared, other)
-        if one != two:
-            self._shared[one] = two
 
     def _operand(self, computation: str, operand: Operand) -> Values:
         key = (computation, operand.name)
@@ -254,14 +225,14 @@ class _Walk:
                 place = call.called_names.index(callee) + 1
                 arguments = arguments[place : place + 1]
         if call.start_of:
-            self._inside[(frame.computation.name, call.name)] = (len(self._origins), 0)
+            self._inside[(frame.computation.name, call.name)] = (len(self._table), 0)
         return _Frame(computation, arguments, self._time)
 
     def _leave(self, frame: _Frame) -> None:
         name = frame.computation.name
         self._active.discard(name)
         root = self._env.get((name, frame.computation.root.name), []) if len(frame.computation) else []
-        self._touch(root, self._time)  # what lives out is needed to the end
+        self._table.touch(root, self._time)  # what lives out is needed to the end
         self._spans[name] = (frame.first_time, self._time)
         self._roots[name] = root
 
@@ -284,10 +255,10 @@ class _Walk:
         if opcode == "get-tuple-element" and operands:
             operand = instruction.operands[0]
             found = self._operand(name, Operand(operand.name, (*operand.path, instruction.tuple_index)))
-            self._touch(found, time)
+            self._table.touch(found, time)
             return found
         for values in operands:
-            self._touch(values, time)
+            self._table.touch(values, time)
         if opcode == "tuple":
             return [value for values in operands for value in values]
         if (opcode in _SAME or opcode.endswith("-update")) and operands:
@@ -303,12 +274,12 @@ class _Walk:
         if frame.arguments is not None:
             if not 0 <= number < len(frame.arguments):
                 raise HloParseError(f"nobody passes parameter {number} of {frame.computation.name}")
-            self._touch(frame.arguments[number], self._time)
+            self._table.touch(frame.arguments[number], self._time)
             return frame.arguments[number]
         values = self._fresh(parameter, frame.first_time)
         if frame.computation.is_entry:
-            places = (path for path, _ in parameter.shape.leaves)
-            self._entry_parameters += [(value, number, path) for value, path in zip(values, places, strict=True)]
+            for value, (path, _) in zip(values, parameter.shape.leaves, strict=True):
+                self._entry_parameters[(number, path)] = value
         return values
 
     def _loop(self, loop: Instruction, operands: list[Values]) -> Values:
@@ -317,7 +288,7 @@ class _Walk:
             raise HloParseError(f"the while {loop.name} names no body (a truncated file?)")
         initial, root = operands[0], self._roots[body]
         inside = self._first_parameter(body)
-        self._touch(initial, self._order_time(body))
+        self._table.touch(initial, self._order_time(body))
         checked = self._first_parameter(condition)
         results: Values = []
         for place, (path, leaf) in enumerate(loop.shape.leaves):
@@ -325,15 +296,17 @@ class _Walk:
                 return []
             start = initial[place]
             again = [values[place] for values in (inside, checked) if place < len(values)]
-            if self._value(root[place]) == self._value(inside[place]):  # handed through: one value all along
+            if self._table.value(root[place]) == self._table.value(
+                inside[place]
+            ):  # handed through: one value all along
                 for value in again:
-                    self._merge(value, start)
-                self._touch([start], self._time)
+                    self._table.merge(value, start)
+                self._table.touch([start], self._time)
                 results.append(start)
                 continue
             result = self._new(loop, path, leaf, self._time)
             for value in (*again, root[place], result):
-                self._share(value, start)
+                self._table.share(value, start)
             results.append(result)
         return results
 
@@ -357,18 +330,20 @@ class _Walk:
     def _call(self, call: Instruction, operands: list[Values]) -> Values:
         callee = next(iter(call.called_names), "")
         found = self._roots.get(callee, [])
-        self._touch(found, self._time)
-        for values in operands:
-            self._touch(values, self._spans.get(callee, (self._time, 0))[0])
+        self._table.touch(found, self._time)
+        if callee in self._called:  # a second call: the flat schedule has its computation at the first
+            for values in operands:
+                self._table.touch(values, self._time)
+        self._called.add(callee)
         return list(found)
 
     def _branches(self, conditional: Instruction, operands: list[Values]) -> Values:
         for values in operands:
-            self._touch(values, self._time)
+            self._table.touch(values, self._time)
         results = self._fresh(conditional)
         for callee in conditional.called_names:
             for value, result in zip(self._roots.get(callee, ()), results, strict=False):
-                self._share(value, result)
+                self._table.share(value, result)
         return results
 
     def _start(self, start: Instruction, operands: list[Values], computation: str) -> Values:
@@ -394,9 +369,9 @@ class _Walk:
         """The values that an async computation made inside live until the done, and its root is the result."""
         key = (computation, start.name)
         if key in self._inside:
-            self._inside[key] = (self._inside[key][0], len(self._origins))
+            self._inside[key] = (self._inside[key][0], len(self._table))
             for value, result in zip(self._roots.get(next(iter(start.called_names)), ()), results, strict=False):
-                self._share(value, result)
+                self._table.share(value, result)
 
     def _written(
         self,
@@ -414,7 +389,7 @@ class _Walk:
             if source is not None and source[0] < len(operands):
                 target = self._target(instruction, operands, *source)
                 if target is not None:
-                    self._share(value, target)
+                    self._table.share(value, target)
             values.append(value)
         return values
 
@@ -428,7 +403,7 @@ class _Walk:
     def _done(self, frame: _Frame, done: Instruction, started: Values) -> Values:
         operand = done.operands[0]
         if (inside := self._inside.get((frame.computation.name, operand.name))) is not None:
-            self._touch(range(*inside), self._time)
+            self._table.touch(range(*inside), self._time)
         wanted = len(done.shape.leaves)
         if len(started) == wanted:
             return started
@@ -447,77 +422,88 @@ class _Walk:
     def _note_reuse(self, instruction: Instruction, operands: list[Values], values: Values) -> None:
         """Remembers which operands a result could overwrite; whether they die there is known only at the end."""
         for value in values:
-            size = self._origins[value].shape.size_bytes
+            size = self._table.origins[value].shape.size_bytes
             if size < MIN_REUSE_BYTES:
                 continue
             for number, given in enumerate(operands):
                 # An operand that comes out of a tuple or bitcast is not overwritten (heap_simulator.cc).
-                if len(given) != 1 or self._origins[given[0]].instruction.name != instruction.operands[number].name:
+                if (
+                    len(given) != 1
+                    or self._table.origins[given[0]].instruction.name != instruction.operands[number].name
+                ):
                     continue
-                if not instruction.operands[number].path and self._origins[given[0]].shape.size_bytes == size:
+                if not instruction.operands[number].path and self._table.origins[given[0]].shape.size_bytes == size:
                     self._reuses.append((value, given[0], number))
 
     # the result
 
     def _result(self) -> Liveness:
-        module, root = self._module, self._module.entry.root
-        results = self._roots[module.entry_name]
-        parameters = {(number, path): value for value, number, path in self._entry_parameters}
-        aliases = donations(module)
-        for (number, path), value in parameters.items():
-            if (number, path) not in aliases.values():
-                self._touch([value], self._time)  # nothing else may be written there (hlo_live_range.cc)
-        for place, (path, _) in enumerate(root.shape.leaves):
-            if place < len(results) and (value := parameters.get(aliases.get(path, (-1, ())))) is not None:
-                self._share(results[place], value)
-        groups: dict[int, Values] = {}
-        for number, parent in enumerate(self._same):
-            if number == parent and number not in self._constants:
-                groups.setdefault(self._find(self._shared, number), []).append(number)
-        early = self._overwritten(groups)
-        at_entry = {self._find(self._shared, value): key for key, value in parameters.items()}
-        living = {self._find(self._shared, value) for value in results}
+        donated = self._place_results()
+        groups = self._table.groups(self._constants)
+        buffers = self._buffers(groups, donated)
+        places = {group: place for place, group in enumerate(groups)}
+        return Liveness(
+            module=self._module,
+            buffers=buffers,
+            order=tuple(self._order),
+            _values=self._env,
+            _table=self._table,
+            _places=places,
+        )
+
+    def _place_results(self) -> set[tuple[int, Path]]:
+        """Lets results share the buffers of donated arguments, and keeps the other arguments to the end. Gives the
+        donated ones as (number, path)."""
+        aliases = donations(self._module)
         donated = set(aliases.values())
-        buffers, places = [], {}
+        for key, value in self._entry_parameters.items():
+            if key not in donated:
+                self._table.touch([value], self._time)  # nothing else may be written there (hlo_live_range.cc)
+        results = self._roots[self._module.entry_name]
+        for result, (path, _) in zip(results, self._module.entry.root.shape.leaves, strict=False):
+            parameter = self._entry_parameters.get(aliases[path]) if path in aliases else None
+            if parameter is not None:
+                self._table.share(result, parameter)
+        return donated
+
+    def _buffers(self, groups: dict[int, Values], donated: set[tuple[int, Path]]) -> tuple[Buffer, ...]:
+        table = self._table
+        early = self._overwritten(groups)
+        arguments = {table.buffer(value): key for key, value in self._entry_parameters.items()}
+        results = {table.buffer(value) for value in self._roots[self._module.entry_name]}
+        buffers = []
         for group, members in groups.items():
-            places[group] = len(buffers)
-            key = at_entry.get(group)
-            spans = sorted((self._starts[n], self._ends[n] - (n in early)) for n in members)
-            largest = max(members, key=lambda n: self._origins[n].shape.size_bytes)
-            origin = self._origins[largest]
-            buffers.append(
-                Buffer(
-                    origin=origin,
-                    bytes=origin.shape.size_bytes,
-                    memory_space=origin.shape.memory_space,
-                    spans=_union(spans),
-                    parameter=-1 if key is None else key[0],
-                    is_donated=key in donated,
-                    is_result=group in living,
-                )
+            argument = arguments.get(group)
+            spans = sorted((table.start(n), table.end(n) - (n in early)) for n in members)
+            origin = table.origins[max(members, key=lambda n: table.origins[n].shape.size_bytes)]
+            buffer = Buffer(
+                origin=origin,
+                bytes=origin.shape.size_bytes,
+                memory_space=origin.shape.memory_space,
+                spans=_union(spans),
+                parameter=-1 if argument is None else argument[0],
+                is_donated=argument in donated,
+                is_result=group in results,
             )
-        buffer_of = {}
-        for number in range(len(self._same)):
-            place = places.get(self._find(self._shared, number))
-            if place is not None:
-                buffer_of[number] = place
-        return Liveness(module, tuple(buffers), tuple(self._order), self._spans, self._env, buffer_of)
+            buffers.append(buffer)
+        return tuple(buffers)
 
     def _overwritten(self, groups: dict[int, Values]) -> set[int]:
         """Values that give their memory to a result at their last use, so that the two are never there together.
 
         Only buffers of one value do (heap_simulator.cc, ``may_reuse_operand_buffers``), and each only once.
         """
+        table = self._table
         alone = {members[0] for members in groups.values() if len(members) == 1}
         early: set[int] = set()
         served: set[int] = set()
-        for value, operand, number in self._reuses:
-            result, given = self._value(value), self._value(operand)
+        for made, operand, number in self._reuses:
+            result, given = table.value(made), table.value(operand)
             if result in served or given in early or result not in alone or given not in alone:
                 continue
-            if self._ends[given] != self._starts[result] or self._starts[given] >= self._ends[given]:
+            if table.end(given) != table.start(result) or table.start(given) >= table.end(given):
                 continue
-            one, other = self._origins[result], self._origins[given]
+            one, other = table.origins[result], table.origins[given]
             if one.shape.memory_space == other.shape.memory_space and may_reuse(
                 self._module, one.instruction, one.path, number, other.shape
             ):

@@ -7,7 +7,6 @@ interval between two launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -30,9 +29,6 @@ MAX_FUSION_NESTING = 8
 VMEM = 1
 """Memory space of a TPU's vector memory, the target of prefetches (xla/layout.h, kGenericFastMemorySpace)."""
 
-_NO_WORK = frozenset(
-    {"parameter", "constant", "bitcast", "broadcast", "get-tuple-element", "tuple", "copy", "transpose"}
-)
 _TRANSCENDENTAL = frozenset(
     {
         "exponential", "exponential-minus-one", "tanh", "log", "log-plus-one", "power", "sqrt", "rsqrt", "cbrt", "sine",
@@ -102,36 +98,38 @@ def cost_of(module: Module, computation: Computation, instruction: Instruction) 
     if instruction.opcode == "custom-call":
         return _custom_call(module, computation, instruction, size)
     flops, dtype = matrix_work(module, computation, instruction)
-    return Cost(flops, dtype, vector_work(instruction), size)
+    return Cost(flops, dtype, vector_work(instruction.opcode, instruction.shape.element_count), size)
 
 
 def _fusion(module: Module, body: Computation, size: int) -> Cost:
-    matrix, dtype, vector = 0.0, "", 0.0
-    for flops, kind, operations in _work(module, body, 0):
-        matrix += flops
-        dtype = kind or dtype
-        vector += operations
+    matrix, dtype, vector = _work(module, body, 0)
     return Cost(matrix, dtype, vector, size)
 
 
-def _work(module: Module, body: Computation, depth: int) -> Iterator[tuple[float, str, float]]:
-    """Matrix FLOPs, their type and vector operations of each instruction of a fusion; Triton GEMMs nest fusions."""
-    for instruction in body:
+def _work(module: Module, body: Computation, depth: int) -> tuple[float, str, float]:
+    """Matrix FLOPs, their type and vector operations of a fusion's body; Triton GEMMs nest fusions."""
+    matrix, dtype = 0.0, ""
+    vector = sum(vector_work(opcode, elements) for opcode, elements in body.outline())
+    for index in body.ending_in("dot", "convolution", "fusion"):
+        instruction = body.instruction(index)
         if instruction.opcode == "fusion":
             nested = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
-            if nested is not None and depth < MAX_FUSION_NESTING:
-                yield from _work(module, nested, depth + 1)
-        elif instruction.opcode not in _NO_WORK:
-            yield (*matrix_work(module, body, instruction), vector_work(instruction))
+            if nested is None or depth >= MAX_FUSION_NESTING:
+                continue
+            flops, kind, operations = _work(module, nested, depth + 1)
+            vector += operations
+        else:
+            flops, kind = matrix_work(module, body, instruction)
+        matrix += flops
+        dtype = kind or dtype
+    return matrix, dtype, vector
 
 
-def vector_work(instruction: Instruction) -> float:
-    """Vector operations of an elementwise instruction; 0 for the others."""
-    if instruction.opcode in _ELEMENTWISE:
-        return float(instruction.shape.element_count)
-    if instruction.opcode in _TRANSCENDENTAL:
-        return float(instruction.shape.element_count * TRANSCENDENTAL_OPS)
-    return 0.0
+def vector_work(opcode: str, elements: int) -> float:
+    """Vector operations of an elementwise instruction with so many result elements; 0 for the others."""
+    if opcode in _ELEMENTWISE:
+        return float(elements)
+    return float(elements * TRANSCENDENTAL_OPS) if opcode in _TRANSCENDENTAL else 0.0
 
 
 def matrix_work(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:

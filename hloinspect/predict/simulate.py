@@ -40,6 +40,9 @@ from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Ti
 MAX_TURNS = 64
 """Turns of a loop that are run before it is extrapolated without having settled."""
 
+MAX_TURNS_IN_ALL = 20_000
+"""Turns of all loops together: loops in loops that do not settle would multiply."""
+
 
 Durations = dict[int, float]
 """Times of runs by their identity, so that simulations of one schedule under one scenario add them up once."""
@@ -108,6 +111,7 @@ class Simulator:
         self._durations: Durations = {} if durations is None else durations
         self._lengths: dict[str, float] = {}
         self._recording = record
+        self._turns_run = 0
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
         self.windows: dict[int, Window] = {}
@@ -300,7 +304,8 @@ class Simulator:
             self._close()
             settled = self._backlog() == before
             left = loop.trips - turn - 1
-            if left and (settled or turn + 1 == MAX_TURNS):
+            self._turns_run += 1
+            if left and (settled or turn + 1 == MAX_TURNS or self._turns_run > MAX_TURNS_IN_ALL):
                 if not settled:
                     self.unsettled.append(loop.body)
                 self._repeat(first_segment, left, (self._now - begin) * left)

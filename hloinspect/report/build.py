@@ -77,7 +77,7 @@ def module_info(module: Module) -> ModuleInfo:
     """Name, platform and two hashes that do not depend on the names of instructions."""
     schedule, counts = hashlib.sha256(), Counter[str]()
     for computation in module.computations.values():
-        opcodes = [instruction.opcode for instruction in computation]
+        opcodes = [opcode for opcode, _ in computation.outline()]
         counts.update(opcodes)
         schedule.update("\n".join([*opcodes, "}"]).encode("utf-8", "replace"))
     fingerprint = hashlib.sha256(repr(sorted(counts.items())).encode("utf-8", "replace"))

@@ -8,6 +8,7 @@ import textwrap
 
 import click
 
+from hloinspect.errors import printable as clean
 from hloinspect.report.schema import PredictedStep, Report, TransferInfo
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
@@ -16,12 +17,6 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _INDENT = " " * len("predicted step ")
 MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
-
-
-def clean(text: str) -> str:
-    """Text from a module with all that is not plainly printable as ``?``: names in HLO may hold control characters,
-    8-bit ones too, and marks that turn the direction of writing."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 def bytes_text(size: int) -> str:

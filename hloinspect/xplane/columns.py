@@ -7,110 +7,337 @@ stats = 4. Events are taken in blocks, so that what is needed besides the column
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.xplane.space import ABSENT, BYTES, DOUBLE, INT64, REF, STR, UINT64, Columns, Flags, Ints, StatColumn
-from hloinspect.xplane.wire import Buffer, WireError, fields, signed, varint
+from hloinspect.xplane.varints import Bytes, Words, read_varints, words_of
+from hloinspect.xplane.wire import VARINT, Buffer, WireError, fields, signed, varint
 
-BLOCK_BYTES = 1 << 23
+BLOCK_BYTES = 1 << 19  # what is worked on fits a core's cache
 MAX_EVENTS = 1 << 26
-"""Events of one line, more than any profiler keeps (CUPTI's collector ends at 2 Mi): an empty one takes two bytes in a
-file, and 25 in columns."""
+"""Events of one line, far more than a profiler keeps (CUPTI's collector ends at 2 Mi): an empty one takes two bytes in
+a file, and 25 in columns."""
 
-_PAD = bytes(16)
-_EVENTS = 0x22  # XLine.events, and XEvent.stats: field 4, with a length
-_TIMESTAMP, _NAME = 3, 2
-_STRAGGLERS = 64
-_MANY_ROUNDS = 48
+STRAGGLERS = 64
+MANY_ROUNDS = 48
+"""Events with very many fields are read one by one after so many rounds, once so few of them are left."""
+
+_PAD = bytes(32)
+_EVENT_TAG = _STATS_TAG = 0x22  # XLine.events and XEvent.stats: field 4 with a length
+_METADATA_ID, _OFFSET_PS, _DURATION_PS = 0x08, 0x10, 0x18
+_OCCURRENCES = 0x28
+_LINE_HEAD = (1, 2, 3)  # id, name, timestamp_ns
 _MAX_TIME_PS = 1 << 62
-_Bytes = NDArray[np.uint8]
+_MANY_IDS = 1 << 20
+_VALUE_TAGS = {0x11: DOUBLE, 0x18: UINT64, 0x20: INT64, 0x2A: STR, 0x32: BYTES, 0x38: REF}
 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A statistic that was asked for, in one block."""
+    """A statistic that was asked for: its values in one block, and its texts in all of them, each once."""
 
     kinds: NDArray[np.uint8]
     bits: Ints
+    texts: dict[bytes, int]
+
+    def put(self, event: int, kind: int, value: int | bytes) -> None:
+        self.kinds[event] = kind
+        self.bits[event] = self.texts.setdefault(value, len(self.texts)) if isinstance(value, bytes) else signed(value)
 
 
 @dataclass(slots=True)
-class _Texts:
-    """The texts of one statistic, each once."""
+class _Wanted:
+    """The statistics that were asked for, by id. ``table`` gives the slot of an id, -1 for none; its last element stands
+    for all greater ids."""
 
-    index: dict[bytes, int] = field(default_factory=dict)
-
-    def add(self, text: bytes) -> int:
-        return self.index.setdefault(text, len(self.index))
+    slots: dict[int, int]
+    table: Ints
 
 
 @dataclass(slots=True)
 class _Block:
-    """The events of one block, while they are read. ``slot_of`` maps a statistic's id to its slot, or -1."""
+    """The events of one block while they are read: where each one's next field begins, and where it ends."""
 
-    buffer: _Bytes
     data: bytes
+    buffer: Bytes
+    words: Words
     position: Ints
     end: Ints
-    slot_of: Ints
+    wanted: _Wanted
     slots: list[_Slot]
-    texts: list[_Texts]
-    numbers: dict[int, Ints]
-    timed: Flags
-    counted: Flags
+    metadata_id: Ints = field(init=False)
+    offset_ps: Ints = field(init=False)
+    duration_ps: Ints = field(init=False)
+    timed: Flags = field(init=False)
+    counted: Flags = field(init=False)
+
+    def __post_init__(self) -> None:
+        size = len(self.position)
+        self.metadata_id, self.offset_ps, self.duration_ps = (np.zeros(size, np.int64) for _ in range(3))
+        self.timed, self.counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
 
 
 def line_columns(
     data: Buffer, start: int, end: int, names: Sequence[str], stat_names: Mapping[int, str], origin_ps: int
 ) -> Columns:
-    """The events of the XLine in ``data[start:end]`` with the statistics ``names``; offsets count from ``origin_ps``.
+    """The events of an XLine, whose first one begins at ``start`` and which ends at ``end``, with statistics by name.
 
-    Raises WireError.
+    ``stat_names`` are the plane's; offsets count from ``origin_ps``. Raises WireError.
     """
-    ids = {name: number for number, name in sorted(stat_names.items(), reverse=True)}
-    known = [ids.get(name, -1) for name in names]
-    slot_of = np.full(max([*known, 0]) + 2, -1, np.int64)  # the last one stands for every greater id
-    for slot, number in enumerate(known):
-        if number >= 0:
-            slot_of[number] = slot
-    texts = [_Texts() for _ in names]
-    blocks: list[_Block] = []
-    count = 0
-    for block_data, starts, ends in _blocks(data, start, end):
-        count += len(starts)
-        if count > MAX_EVENTS:
-            raise WireError(f"a line of more than {MAX_EVENTS:,} events")
-        block = _new_block(block_data, starts, ends, slot_of, texts)
-        _read_events(block, bool((slot_of >= 0).any()))
-        block.buffer, block.data = np.empty(0, np.uint8), b""  # only the columns are kept
-        blocks.append(block)
-    return _joined(blocks, names, texts, stat_names, origin_ps)
+    wanted = _wanted(names, stat_names)
+    texts: list[dict[bytes, int]] = [{} for _ in names]
+    parts: list[tuple[Ints, Ints, Ints, Flags]] = []
+    slots: list[list[_Slot]] = []
+    for block_data, tags in _blocks(data, start, end):
+        block = _new_block(block_data, tags, wanted, texts)
+        _read_events(block)
+        parts.append((block.metadata_id, *_times(block, origin_ps)))
+        slots.append(block.slots)
+    if not parts:
+        none = np.zeros(0, np.int64)
+        parts.append((none, none, none, none.astype(np.bool_)))
+        slots.append([_Slot(none.astype(np.uint8), none, own) for own in texts])
+    metadata_id, start_ps, end_ps, usable = (np.concatenate(column) for column in zip(*parts, strict=True))
+    stats = {
+        name: StatColumn(
+            np.concatenate([own[number].kinds for own in slots]),
+            np.concatenate([own[number].bits for own in slots]),
+            tuple(texts[number]),
+            stat_names,
+        )
+        for number, name in enumerate(names)
+    }
+    return Columns(metadata_id, start_ps, end_ps, usable, stats)
 
 
-def _new_block(data: bytes, starts: array[int], ends: array[int], slot_of: Ints, texts: list[_Texts]) -> _Block:
-    size = len(starts)
-    return _Block(
-        buffer=np.frombuffer(data, np.uint8),
-        data=data,
-        position=np.array(starts, np.int64),
-        end=np.array(ends, np.int64),
-        slot_of=slot_of,
-        slots=[_Slot(np.zeros(size, np.uint8), np.zeros(size, np.int64)) for _ in texts],
-        texts=texts,
-        numbers={number: np.zeros(size, np.int64) for number in (1, 2, 3)},
-        timed=np.zeros(size, np.bool_),
-        counted=np.zeros(size, np.bool_),
-    )
+def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
+    """Ids above a million, which no profiler gives, are found one by one (``_read_stat``) and not by the table."""
+    numbers = {name: number for number, name in sorted(stat_names.items(), reverse=True)}
+    slots = {numbers[name]: slot for slot, name in enumerate(names) if name in numbers}
+    small = {number: slot for number, slot in slots.items() if 0 <= number < _MANY_IDS}
+    table = np.full(max(small, default=0) + 2, -1, np.int64)
+    for number, slot in small.items():
+        table[number] = slot
+    return _Wanted(slots, table)
+
+
+def _new_block(data: bytes, tags: array[int], wanted: _Wanted, texts: list[dict[bytes, int]]) -> _Block:
+    buffer, words, size = np.frombuffer(data, np.uint8), words_of(data), len(tags)
+    length, begin = read_varints(buffer, words, np.frombuffer(tags, np.int64) + 1)
+    slots = [_Slot(np.zeros(size, np.uint8), np.zeros(size, np.int64), own) for own in texts]
+    return _Block(data, buffer, words, begin, begin + length, wanted, slots)
+
+
+def _times(block: _Block, origin_ps: int) -> tuple[Ints, Ints, Flags]:
+    """Start, end, and which events have a time that can be: numbers that do not fit are set to the line's begin."""
+    possible = (np.abs(block.offset_ps) <= _MAX_TIME_PS) & (block.duration_ps >= 0)
+    possible &= block.duration_ps <= _MAX_TIME_PS - np.where(possible, block.offset_ps, 0)
+    usable = possible & (block.timed | ~block.counted)
+    start = np.where(usable, block.offset_ps, 0) + origin_ps
+    return start, start + np.where(usable, block.duration_ps, 0), usable
 
 
 # ---- where each event lies
 
 
-def _blocks(data: Buffer, start: int, end: int) -> list[tuple[bytes, array[int], array[int]]]:
-    """A copy of each stretch of the line with the places of the events in it, padded so that reading a number at its end
-    stays inside."""
-    raise NotImplementedError
+def _blocks(data: Buffer, start: int, end: int) -> Iterator[tuple[bytes, array[int]]]:
+    """Copies of stretches of a line, with the places of the events in them. A copy is padded, so that a number at its
+    end can be read at full length."""
+    position, size, count = start, BLOCK_BYTES, 0
+    while position < end:
+        stop = min(end, position + size)
+        chunk = data[position:stop]
+        tags, used = _split(chunk, stop == end)
+        if not used:
+            size *= 2  # one event, or one other field, that is longer than a block
+            continue
+        count += len(tags)
+        if count > MAX_EVENTS:
+            raise WireError(f"a line has more than {MAX_EVENTS:,} events")
+        if tags:
+            yield chunk[:used] + _PAD, tags
+        position += used
+        size = BLOCK_BYTES
+
+
+def _split(chunk: bytes, is_last: bool) -> tuple[array[int], int]:
+    """Where each whole event's tag stands in a stretch of a line, and how much of it these and other fields take.
+
+    A loop over bytes, and yet as fast as a protobuf library, which has to make an object of each event.
+    """
+    tags = array("q")
+    add = tags.append
+    position, size = 0, len(chunk)
+    try:
+        while position < size:
+            if chunk[position] == _EVENT_TAG:
+                length, behind = chunk[position + 1], position + 2
+                if length > 127:
+                    length, behind = varint(chunk, position + 1, size)
+                behind += length
+                if behind > size:
+                    raise WireError("it is cut off")
+                add(position)
+            else:
+                number, _, _, _, behind = next(fields(chunk, position, size))
+                if number in _LINE_HEAD:
+                    raise WireError("a line of it names itself behind its events")
+            position = behind
+    except (IndexError, WireError) as error:
+        if is_last:
+            raise (error if isinstance(error, WireError) else WireError("it is cut off")) from None
+    return tags, position
+
+
+# ---- reading them together
+
+
+def _read_events(block: _Block) -> None:
+    live = np.flatnonzero(block.position < block.end)
+    rounds = 0
+    while live.size:
+        if rounds >= MANY_ROUNDS and live.size < STRAGGLERS:
+            for event in live.tolist():
+                _read_event(block, event)
+            return
+        live = _read_field(block, live)
+        rounds += 1
+
+
+def _read_field(block: _Block, live: Ints) -> Ints:
+    """Reads the next field of the events ``live``; returns those of them that have more."""
+    tags = block.buffer[block.position[live]]
+    if (tags == tags[0]).all():
+        _read_fields_of(block, int(tags[0]), live)
+    else:
+        for tag in np.flatnonzero(np.bincount(tags)).tolist():
+            _read_fields_of(block, tag, live[tags == tag])
+    left = block.end[live] - block.position[live]
+    if (left < 0).any():
+        raise WireError("an event is cut off")
+    return live[left > 0]
+
+
+def _read_fields_of(block: _Block, tag: int, members: Ints) -> None:
+    """The same where all the fields are of one kind."""
+    if tag == _STATS_TAG:
+        _read_stats(block, members)
+        return
+    if tag not in (_METADATA_ID, _OFFSET_PS, _DURATION_PS, _OCCURRENCES):
+        for event in members.tolist():
+            begin, end = int(block.position[event]), int(block.end[event])
+            block.position[event] = next(fields(block.data, begin, end))[4]
+        return
+    values, behind = read_varints(block.buffer, block.words, block.position[members] + 1)
+    block.position[members] = behind
+    if tag == _OCCURRENCES:
+        block.counted[members] = True
+    elif tag == _METADATA_ID:
+        block.metadata_id[members] = values
+    elif tag == _DURATION_PS:
+        block.duration_ps[members] = values
+    else:
+        block.offset_ps[members] = values
+        block.timed[members] = True
+
+
+def _read_stats(block: _Block, members: Ints) -> None:
+    """Steps over the next statistic of each event, and keeps it if it was asked for.
+
+    Fields are written in the order of their numbers: where no statistic is wanted, an event that has its time has only
+    these left, and is done with.
+    """
+    if not block.wanted.slots:
+        done = block.timed[members]
+        block.position[members[done]] = block.end[members[done]]
+        members = members[~done]
+        if not members.size:
+            return
+    size, begin = read_varints(block.buffer, block.words, block.position[members] + 1)
+    if ((size < 0) | (size > block.end[members] - begin)).any():
+        raise WireError("an event is cut off")
+    end = begin + size
+    block.position[members] = end
+    if not block.wanted.slots:
+        return
+    # XStat: metadata_id = 1 stands in front of the value. What is written in another way is read one by one.
+    number, value = read_varints(block.buffer, block.words, begin + 1)
+    plain = (block.buffer[begin] == _METADATA_ID) & (value <= end) & (number >= 0) & (number < _MANY_IDS)
+    table = block.wanted.table
+    slot = table[np.clip(number, 0, len(table) - 1)]
+    chosen = np.flatnonzero((slot >= 0) & plain & (value < end))
+    if chosen.size:
+        _keep_stats(block, members[chosen], slot[chosen], value[chosen], end[chosen])
+    if not plain.all():
+        for index in np.flatnonzero(~plain).tolist():
+            _read_stat(block, int(members[index]), int(begin[index]), int(end[index]))
+
+
+def _keep_stats(block: _Block, members: Ints, slots: Ints, position: Ints, end: Ints) -> None:
+    """Reads the values at ``position``; each field of the oneof XStat.value has its own tag."""
+    tags = block.buffer[position]
+    for number in np.unique(slots).tolist():
+        slot = block.slots[number]
+        own = slots == number
+        for tag in np.flatnonzero(np.bincount(tags[own])).tolist():
+            these = np.flatnonzero(own & (tags == tag))
+            events, at, stop = members[these], position[these] + 1, end[these]
+            kind = _VALUE_TAGS.get(tag)
+            if kind in (UINT64, INT64, REF):
+                values, behind = read_varints(block.buffer, block.words, at)
+            elif kind == DOUBLE:
+                values, behind = block.words[at].view(np.int64), at + 8
+            else:
+                for event, begin, finish in zip(events.tolist(), at.tolist(), stop.tolist(), strict=True):
+                    _read_value(block, slot, event, begin - 1, finish)
+                continue
+            if (behind != stop).any():
+                raise WireError("a statistic is damaged")
+            slot.kinds[events] = kind
+            slot.bits[events] = values
+
+
+# ---- reading one
+
+
+def _read_event(block: _Block, event: int) -> None:
+    """Reads what is left of one event."""
+    begin, finish = int(block.position[event]), int(block.end[event])
+    for number, wire, value, start, end in fields(block.data, begin, finish):
+        if number == 4 and wire != VARINT:
+            _read_stat(block, event, start, end)
+        elif wire == VARINT and number == 1:
+            block.metadata_id[event] = signed(value)
+        elif wire == VARINT and number == 2:
+            block.offset_ps[event], block.timed[event] = signed(value), True
+        elif wire == VARINT and number == 3:
+            block.duration_ps[event] = signed(value)
+        elif wire == VARINT and number == 5:
+            block.counted[event] = True
+    block.position[event] = finish
+
+
+def _read_stat(block: _Block, event: int, start: int, end: int) -> None:
+    """Keeps the statistic in ``[start, end)`` if it was asked for, however it is written."""
+    number = 0
+    for field_number, wire, value, _, _ in fields(block.data, start, end):
+        if field_number == 1 and wire == VARINT:
+            number = signed(value)
+    slot = block.wanted.slots.get(number)
+    if slot is not None:
+        _read_value(block, block.slots[slot], event, start, end)
+
+
+def _read_value(block: _Block, slot: _Slot, event: int, start: int, end: int) -> None:
+    for number, wire, value, begin, finish in fields(block.data, start, end):
+        kind = _VALUE_TAGS.get(number << 3 | wire, ABSENT)
+        if kind in (UINT64, INT64, REF):
+            slot.put(event, kind, value)
+        elif kind == DOUBLE:
+            slot.put(event, kind, int.from_bytes(block.data[begin:finish], "little"))
+        elif kind:
+            slot.put(event, kind, block.data[begin:finish])
