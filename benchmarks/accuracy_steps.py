@@ -5,7 +5,8 @@ Each function without arguments is a step for ``hloinspect compile`` or ``inspec
     products            matrix products, for XLA's own speed-of-light estimates (accuracy_sol.py)
     layers_*            P8: scanned MLP layers on 8 GPUs under four checkpoint policies (jax-ml/jax issue 23869)
     stacked_transpose   P12: a device-to-device copy with a transpose in its window (openxla/xla pull request 46150)
-    llama8b_offload     P1: a decoder of llama3-8b's size, fully sharded over the devices, the MLP's activation offloaded
+    llama8b_offload     P1: a decoder of llama3-8b's size, fully sharded over the devices, the MLP's activation
+    offloaded
 """
 
 from __future__ import annotations
@@ -132,24 +133,52 @@ def stacked_transpose() -> jax.stages.Lowered:
 # --- P1 -------------------------------------------------------------------------------------------
 
 
-def llama8b_offload() -> jax.stages.Lowered:
-    """examples/dense.py at llama3-8b's width and depth, parameters and batch split over all devices (FSDP).
+LLAMA8B = dense.Shapes(layers=32, batch=16, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
+"""llama3-8b's depth, width and vocabulary; one up projection of the same size as its two; two sequences a device."""
 
-    Not llama's: plain attention with as many key as query heads, one up projection of the same FLOPs as two. ``LAYERS``
-    and the other shapes may be set in the environment.
-    """
+
+def _fsdp(policy: Callable[..., Any]) -> jax.stages.Lowered:
     shapes = dense.shapes_from_environment()
     if shapes == dense.Shapes():
-        shapes = dense.Shapes(layers=32, batch=8, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
+        shapes = LLAMA8B
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    params, state, tokens = dense.abstract_arguments(shapes)
+
+    def spread(x: jax.Array, *axes: str | None) -> jax.Array:
+        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
+
+    @partial(jax.checkpoint, policy=policy)
+    def layer(x: jax.Array, weights: dense.Params) -> jax.Array:
+        whole = jax.tree.map(spread, weights)  # each layer gathers its weights, and again in the backward pass
+        return spread(dense.layer(spread(x, "data"), whole, shapes.heads), "data")
+
+    def loss(params: dense.Params, tokens: jax.Array) -> jax.Array:
+        embed = spread(params["embed"])
+        x = spread(embed[tokens[:, :-1]], "data")
+        x, _ = jax.lax.scan(lambda x, weights: (layer(x, weights), None), x, params["layers"])
+        logits = (dense.rms_norm(x, params["norm"]) @ embed.T).astype(jnp.float32)
+        picked = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+        return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
+
+    def train_step(
+        params: dense.Params, state: dense.Params, tokens: jax.Array
+    ) -> tuple[dense.Params, dense.Params, jax.Array]:
+        value, gradients = jax.value_and_grad(loss)(params, tokens)
+        params, state = dense.adamw(params, gradients, state)
+        return params, state, value
 
     def split(leaf: jax.ShapeDtypeStruct, axis: int) -> jax.ShapeDtypeStruct:
-        axes = [None] * leaf.ndim
+        axes: list[str | None] = [None] * leaf.ndim
         if leaf.ndim and leaf.shape[axis] % jax.device_count() == 0:
-            axes[axis] = "data"  # type: ignore[call-overload]
+            axes[axis] = "data"
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, P(*axes)))
 
-    shard: Callable[[Any], Any] = partial(jax.tree.map, lambda leaf: split(leaf, -1))
-    step = dense.make_train_step(shapes, dense.offload_policy(), scan=True)
-    return step.lower(shard(params), shard(state), split(tokens, 0))
+    params, state, tokens = dense.abstract_arguments(shapes)
+    params, state = (jax.tree.map(partial(split, axis=-1), tree) for tree in (params, state))
+    placed = [jax.tree.map(lambda leaf: leaf.sharding, tree) for tree in (params, state)]
+    step = jax.jit(train_step, donate_argnums=(0, 1), out_shardings=(*placed, None))
+    return step.lower(params, state, split(tokens, 0))
+
+
+def llama8b_offload() -> jax.stages.Lowered:
+    """The MLP's activation goes to the host. Attention is plain, with as many key as query heads."""
+    return _fsdp(dense.offload_policy())

@@ -2,10 +2,11 @@
 
     python benchmarks/fuzz_readers.py --minutes 120 --seed 1 [--seeds DIR]...
 
-Seeds are the committed fixtures (and every file below the folders given with --seeds). Each input is a seed with a few random
-edits: bytes flipped, pieces cut out, doubled or moved, numbers made huge, brackets and quotes dropped, names exchanged. The
-only good ends are a module in which everything can be asked for, or an InputError. Anything else, or an input that takes
-longer than --limit seconds, is written to --keep and makes the exit code 1.
+Seeds are the committed fixtures (and every file below the folders given with --seeds). Each input is a seed with a
+few random edits: bytes flipped, pieces cut out, doubled or moved, numbers made huge, brackets and quotes dropped, names
+exchanged. The
+only good ends are a module in which everything can be asked for, or an InputError. Anything else, or an input that
+takes longer than --limit seconds, is written to --keep and makes the exit code 1.
 """
 
 from __future__ import annotations

@@ -17,11 +17,13 @@ from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
+from hloinspect.offload.assignment import assigned_bytes, parse_assignment
+from hloinspect.offload.memory import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.names import OffloadedName, with_names
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
-from hloinspect.report.build import build_report
+from hloinspect.report.build import build_report, peak_info
 from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
 
 if TYPE_CHECKING:
@@ -187,7 +189,7 @@ def _assigned(memory: Mapping[str, int], prefix: str) -> int:
 def _dumped(found: Input, wanted: str | None) -> _Loaded:
     modules = dumped_modules(found.path)
     chosen = choose_module(found.path, modules, wanted)
-    memory = dumped_memory(chosen)
+    memory = dumped_memory(chosen) or assigned_bytes(parse_assignment(side_text(chosen.buffer_assignment)))
     others = other_keys(modules, chosen)
     limits: tuple[str, ...] = ()
     if others and wanted is None:
@@ -219,13 +221,14 @@ def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology
         unknown.insert(0, obstacle)
     elif target is not None:
         prediction = predict(offload, target, count, _domain(target, shape))
-    if loaded.device_bytes is None:
+    used, about_memory = _used(offload, prediction)
+    if loaded.device_bytes is None and used is None:
         remedy = "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to"
         unknown.append(Unknown("a module alone does not say how much memory XLA assigned", remedy, "memory"))
-    limits = [*_limits(module, prediction), *loaded.limits, *about_thunks]
+    limits = [*_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
     program = replace(loaded.program, topology=shape)
-    memory = _memory(loaded, target)
-    report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown)
+    memory = _memory(loaded, target, used)
+    report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
     return Inspection(report, offload, prediction)
 
 
@@ -297,16 +300,31 @@ def _limits(module: Module, prediction: Prediction | None) -> Sequence[str]:
     return limits
 
 
-def _memory(loaded: _Loaded, target: Target | None) -> MemoryInfo:
+def _used(offload: Offload, prediction: Prediction | None) -> tuple[Memory | None, Sequence[str]]:
+    """The memory that follows from the schedule, and a word where it does not."""
+    try:
+        return memory_of(offload, prediction.timeline if prediction else None), ()
+    except HloParseError as error:
+        return None, (f"what lives when in memory was not followed: {error}",)
+
+
+def _memory(loaded: _Loaded, target: Target | None, used: Memory | None) -> MemoryInfo:
     host_limit = None
     if target is not None and target.link is not None and target.link.host_memory_bytes is not None:
         host_limit = int(target.link.host_memory_bytes.value / target.link.sharers)
+    device, host, source = loaded.device_bytes, loaded.host_bytes, ARTIFACTS
+    if device is None:
+        device, host, source = None, None, "unknown"
+        if used is not None:
+            device, host, source = used.device.total_bytes, used.host.total_bytes, ESTIMATED
     return MemoryInfo(
-        device_bytes=loaded.device_bytes,
-        host_bytes=loaded.host_bytes,
+        device_bytes=device,
+        host_bytes=host,
         device_limit_bytes=int(target.hbm_bytes.value) if target else None,
         host_limit_bytes=host_limit,
-        source="unknown" if loaded.device_bytes is None else "artifacts",
+        source=source,
+        peak=peak_info(used.peak) if used is not None and used.peak is not None else None,
+        backward=used.backward if used is not None else None,
     )
 
 

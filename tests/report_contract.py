@@ -63,6 +63,34 @@ PREDICTED_STEP = dict.fromkeys(
 PREDICTED_TRANSFER = dict.fromkeys(
     ("duration_each_ms", "duration_ms", "cover_ms", "exposed_ms", "wait_ms", "low_ms", "high_ms"), number
 ) | {"gain_if_free_ms": Maybe(number), "needed_link_gbps": Maybe(number)}
+RELEASE = {
+    "bytes": integer,
+    "made": text,
+    "freed": text,
+    "freed_computation": text,
+    "late": truth,
+    "before_backward": Maybe(truth),
+    "held_ms": Maybe(number),
+    "held_bytes_ms": Maybe(number),
+}
+PEAK = {
+    "instruction": text,
+    "computation": text,
+    "bytes": integer,
+    "values": [
+        {
+            "name": text,
+            "computation": text,
+            "dtype": text,
+            "shape": [integer],
+            "bytes": integer,
+            "kind": one_of("argument", "result", "temporary"),
+            "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
+        }
+    ],
+    "others": integer,
+    "other_bytes": integer,
+}
 TRANSFER = {
     "id": integer,
     "direction": one_of("d2h", "h2d"),
@@ -85,6 +113,7 @@ TRANSFER = {
     "reason": text,
     "predicted": Maybe(PREDICTED_TRANSFER),
     "measured": null,
+    "release": Maybe(RELEASE),
 }
 REPORT = {
     "schema": one_of("hloinspect.report/1"),
@@ -107,6 +136,8 @@ REPORT = {
         "device_limit_bytes": Maybe(integer),
         "host_limit_bytes": Maybe(integer),
         "source": one_of("artifacts", "estimated", "unknown"),
+        "peak": Maybe(PEAK),
+        "backward": Maybe(text),
     },
     "transfers": [TRANSFER],
     "host_values": [{"kind": one_of("parameter", "result"), "name": text, "bytes": integer}],

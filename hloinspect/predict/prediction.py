@@ -198,6 +198,8 @@ def _reason(transfer: Transfer, verdict: str, times: TransferTimes, window: Wind
     queue = f", and it queues behind transfer {behind}" if behind is not None else ""
     if times.wait_ps == 0:
         return f"it runs while the main stream waits for something else, and nothing computes{queue}"
+    if length < 0.005 * takes:
+        return f"it is waited for as soon as it is started, and takes {takes:.3g} ms{queue}"
     if verdict == EXPOSED:
-        return f"it is waited for {length:.2g} ms after its start, for a copy of {takes:.3g} ms{queue}"
+        return f"it is waited for {length:.2g} ms after its start, and takes {takes:.3g} ms{queue}"
     return f"its window of {length:.3g} ms is too short for a copy of {takes:.3g} ms{queue}"

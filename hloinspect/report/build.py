@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from hloinspect import __version__
 from hloinspect.hardware.target import Target
-from hloinspect.hlo.model import Module
+from hloinspect.hlo.model import ASYNC_PAIRS
+from hloinspect.offload.memory import Memory, Peak, Release
+from hloinspect.offload.program import Program
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
@@ -19,11 +21,14 @@ from hloinspect.report.schema import (
     HostValueInfo,
     InputInfo,
     LinkInfo,
+    LiveValueInfo,
     MemoryInfo,
     ModuleInfo,
+    PeakInfo,
     PredictedStep,
     PredictedTransfer,
     ProgramInfo,
+    ReleaseInfo,
     Report,
     SourceInfo,
     StepInfo,
@@ -47,20 +52,27 @@ def build_report(
     memory: MemoryInfo,
     limits: Sequence[str],
     unknown: Sequence[Unknown],
+    used: Memory | None = None,
 ) -> Report:
-    """The report on one module; ``prediction`` is None where there is no target or no schedule to go by."""
+    """The report on one module; ``prediction`` is None where there is no target or no schedule to go by, ``used``
+    where memory could not be followed."""
+    releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
         hloinspect=__version__,
         input=source,
-        module=module_info(offload.program.module),
+        module=module_info(offload.program),
         program=program,
         target=target_info(target, devices) if target else None,
         thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
         step=StepInfo(predicted=predicted_step(prediction) if prediction else None),
         memory=memory,
         transfers=tuple(
-            transfer_info(transfer, prediction.transfers.get(transfer.id) if prediction else None)
+            transfer_info(
+                transfer,
+                prediction.transfers.get(transfer.id) if prediction else None,
+                releases.get(transfer.id),
+            )
             for transfer in offload.transfers
         ),
         host_values=tuple(HostValueInfo(value.kind, value.name, value.bytes) for value in offload.host_values),
@@ -73,11 +85,13 @@ def build_report(
     )
 
 
-def module_info(module: Module) -> ModuleInfo:
-    """Name, platform and two hashes that do not depend on the names of instructions."""
+def module_info(program: Program) -> ModuleInfo:
+    """Name, platform and two hashes that depend neither on names nor on how the module was printed: they look at what
+    is scheduled, and an async pair counts the same by whatever name."""
+    module = program.module
     schedule, counts = hashlib.sha256(), Counter[str]()
-    for computation in module.computations.values():
-        opcodes = [opcode for opcode, _ in computation.outline()]
+    for computation in program.computations():
+        opcodes = [_spelling(opcode) for opcode, _ in computation.outline() if opcode not in _BOOKKEEPING]
         counts.update(opcodes)
         schedule.update("\n".join([*opcodes, "}"]).encode("utf-8", "replace"))
     fingerprint = hashlib.sha256(repr(sorted(counts.items())).encode("utf-8", "replace"))
@@ -86,8 +100,19 @@ def module_info(module: Module) -> ModuleInfo:
         platform=module.platform or "unknown",
         fingerprint=fingerprint.hexdigest()[:16],
         schedule_hash=schedule.hexdigest()[:16],
-        instructions=module.instruction_count,
+        instructions=sum(len(computation) for computation in program.computations()),
     )
+
+
+_BOOKKEEPING = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant"})
+
+
+def _spelling(opcode: str) -> str:
+    """``async-start`` for every sugared spelling of one (``fusion-start``)."""
+    for suffix in ("-start", "-done", "-update"):
+        if opcode.endswith(suffix) and opcode.removesuffix(suffix) not in ASYNC_PAIRS:
+            return f"async{suffix}"
+    return opcode
 
 
 def target_info(target: Target, devices: int) -> TargetInfo:
@@ -125,7 +150,28 @@ def _source(source: Source | None) -> SourceInfo | None:
     return SourceInfo(source.file, source.line, source.function or None) if source else None
 
 
-def transfer_info(transfer: Transfer, found: TransferPrediction | None) -> TransferInfo:
+def peak_info(peak: Peak) -> PeakInfo:
+    """The fullest moment of device memory."""
+    values = tuple(
+        LiveValueInfo(v.name, v.computation, v.dtype, v.shape, v.bytes, v.kind, _source(v.source)) for v in peak.values
+    )
+    return PeakInfo(peak.instruction, peak.computation, peak.bytes, values, peak.others, peak.other_bytes)
+
+
+def _release(release: Release) -> ReleaseInfo:
+    return ReleaseInfo(
+        bytes=release.bytes,
+        made=release.made,
+        freed=release.freed,
+        freed_computation=release.freed_computation,
+        late=release.late,
+        before_backward=release.before_backward,
+        held_ms=release.held_ms,
+        held_bytes_ms=release.held_bytes_ms,
+    )
+
+
+def transfer_info(transfer: Transfer, found: TransferPrediction | None, release: Release | None = None) -> TransferInfo:
     """One transfer; without a prediction its verdict is unknown."""
     return TransferInfo(
         id=transfer.id,
@@ -148,6 +194,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None) -> Trans
         robust=found.robust if found else None,
         reason=found.reason if found else "there is no prediction to judge it by",
         predicted=_predicted(transfer, found) if found else None,
+        release=_release(release) if release else None,
     )
 
 

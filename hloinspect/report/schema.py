@@ -111,14 +111,45 @@ class StepInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveValueInfo:
+    """A buffer at the peak; ``kind`` is argument, result or temporary, ``name`` an argument's path or an
+    instruction."""
+
+    name: str
+    computation: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    kind: str
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeakInfo:
+    """The moment at which device memory is fullest, from the live ranges of the schedule: the instruction that runs
+    then, the bytes that are needed (without gaps between buffers), the largest values, and the rest of them."""
+
+    instruction: str
+    computation: str
+    bytes: int
+    values: tuple[LiveValueInfo, ...]
+    others: int
+    other_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryInfo:
-    """Bytes on one device and in its host memory; ``source`` is artifacts (XLA's own figures) or estimated."""
+    """Bytes on one device and in its host memory; ``source`` is artifacts (XLA's own figures), estimated (from the
+    live ranges of the schedule) or unknown. ``backward`` is the instruction with which the backward pass begins; None
+    where nothing that is sent to the host comes back later in the step."""
 
     device_bytes: int | None
     host_bytes: int | None
     device_limit_bytes: int | None
     host_limit_bytes: int | None
     source: str
+    peak: PeakInfo | None = None
+    backward: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +182,25 @@ class PredictedTransfer:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseInfo:
+    """What a copy to the host frees: its source, of ``bytes``, is needed from ``made`` to ``freed`` (instructions).
+
+    ``late``: it starts only when the backward pass has begun, so nothing is saved while the forward pass fills the
+    memory. ``before_backward``: whether the source is free before the backward pass; None where the tensor does not
+    come back in the step. ``held_bytes_ms`` is ``bytes`` x ``held_ms`` x executions.
+    """
+
+    bytes: int
+    made: str
+    freed: str
+    freed_computation: str
+    late: bool
+    before_backward: bool | None
+    held_ms: float | None
+    held_bytes_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TransferInfo:
     """One host transfer of the module."""
 
@@ -175,6 +225,7 @@ class TransferInfo:
     reason: str
     predicted: PredictedTransfer | None
     measured: dict[str, float] | None = None
+    release: ReleaseInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

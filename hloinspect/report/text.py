@@ -229,13 +229,22 @@ def _memory(report: Report) -> list[str]:
     sent = sum(t.bytes_per_step for t in report.transfers if t.direction == "d2h")
     back = sum(t.bytes_per_step for t in report.transfers if t.direction == "h2d")
     parts = []
+    about = "about " if memory.source == "estimated" else ""
     if memory.device_bytes is not None:
         limit = f" of {bytes_text(memory.device_limit_bytes)}" if memory.device_limit_bytes else ""
-        parts.append(f"device {bytes_text(memory.device_bytes)}{limit}")
+        parts.append(f"device {about}{bytes_text(memory.device_bytes)}{limit}")
     if memory.host_bytes is not None:
-        parts.append(f"pinned host {bytes_text(memory.host_bytes)}")
+        parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
     parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
     lines = [" memory    " + "   ".join(parts)]
+    late = [transfer for transfer in report.transfers if transfer.release is not None and transfer.release.late]
+    if late:
+        copies = sum(transfer.direction == "d2h" for transfer in report.transfers)
+        kept = bytes_text(sum(transfer.bytes_per_step for transfer in late))
+        lines.append(
+            f"           {len(late)} of {copies} copies to the host ({kept}) start only in the backward pass: "
+            "the forward pass keeps them"
+        )
     for kind in ("parameter", "result"):
         values = [value for value in report.host_values if value.kind == kind]
         if values:

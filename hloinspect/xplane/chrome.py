@@ -22,6 +22,7 @@ MAX_EVENTS = 1_000_000
 MAX_BYTES = 1 << 29
 """Unpacked; a million events take about 250 MB."""
 
+_EXPECTED = "expected a Chrome trace (JSON with traceEvents)"
 _WHOLE_DIGITS = 18
 _Event = dict[str, Any]
 
@@ -41,12 +42,10 @@ def open_chrome_trace(path: str | Path) -> XSpace:
         document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise InputError(
-            f"{name}: expected a Chrome trace (JSON with traceEvents), found other data: {reason}"
-        ) from None
+        raise InputError(f"{name}: {_EXPECTED}, found other data: {reason}") from None
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise InputError(f"{name}: expected a Chrome trace (JSON with traceEvents), found other JSON")
+        raise InputError(f"{name}: {_EXPECTED}, found other JSON")
     try:
         planes = _planes(events)
     except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -51,8 +51,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Wanted:
-    """The statistics that were asked for, by id. ``table`` gives the slot of an id, -1 for none; its last element stands
-    for all greater ids."""
+    """The statistics that were asked for, by id. ``table`` gives the slot of an id, -1 for none; its last element
+    stands for all greater ids."""
 
     slots: dict[int, int]
     table: Ints

@@ -33,7 +33,7 @@ class StatColumn:
     @property
     def present(self) -> Flags:
         """Which events have it."""
-        return self.kinds != ABSENT
+        return np.not_equal(self.kinds, ABSENT)
 
     def integers(self, absent: int = 0) -> Ints:
         """Its integers; ``absent`` where an event has none. A uint64 above 2**63 comes out negative (``signed``)."""
@@ -151,8 +151,8 @@ class XSpace:
     """A trace. ``path`` is what it was read from.
 
     Times of columns count from ``base_ns``: 0, or the earliest line's time where the file has UNIX times, of which
-    picoseconds do not fit into 64 bits. ``capped``: the format holds at most a million events, and the profiler may have
-    left some out. ``errors`` and ``warnings`` are the profiler's: it says there that it dropped events.
+    picoseconds do not fit into 64 bits. ``capped``: the format holds at most a million events, and the profiler may
+    have left some out. ``errors`` and ``warnings`` are the profiler's: it says there that it dropped events.
     """
 
     path: str

@@ -1,0 +1,1 @@
+"""What a trace says: measured rates, and the timeline of a run."""

@@ -1,0 +1,308 @@
+"""Rates of host copies on a GPU, from the memcpy events of its trace.
+
+CUPTI times each copy on its engine and names the memory at both ends (``memcpy_details``); which HLO instruction it
+belongs to does not matter here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloinspect.intervals import union
+from hloinspect.measure.figures import (
+    DUPLEX,
+    LATENCY,
+    RATES,
+    Floats,
+    LeftOut,
+    MeasuredFigure,
+    Measurement,
+    weighted_percentiles,
+)
+from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.xplane import Plane
+
+LARGE_BYTES = 1 << 23
+"""Copies from this size on tell a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""
+
+MIN_COPIES = 3
+"""A figure rests on at least so many copies."""
+
+ALONE_SHARE, TOGETHER_SHARE = 0.02, 0.5
+"""A copy is alone if the other direction is busy for at most 2 % of its time, together with it from one half on."""
+
+FIT_COPIES, FIT_SIZES, FIT_SPAN = 8, 3, 16.0
+"""Start-up time is fitted to at least so many copies of so many sizes, the largest 16 times the smallest or more."""
+
+FIT_POINTS = 400
+PINNED, PAGEABLE, UNSTATED = "pinned", "pageable", "unstated"
+ROCM = (
+    "a ROCm trace does not tell: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops the "
+    "device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
+)
+_DEVICE = frozenset({"device", "device_static"})
+_HOST = {"pinned": PINNED, "pageable": PAGEABLE}
+_OLD_NAMES = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyKind:
+    """What ``memcpy_details`` says: direction, host memory (pinned, pageable, or unstated in old traces), and bytes."""
+
+    direction: str
+    memory: str
+    bytes: int
+
+
+def copy_kind(details: str, name: str) -> CopyKind | None:
+    """Reads ``kind_src:device kind_dst:pinned size:4096 dest:0 async:1`` as tokens, or the ``size:N dest:D async:B`` of
+    before 2021, where the event's ``name`` has the direction. None for a copy that is not between host and device, or
+    not told to be."""
+    tokens = dict(token.split(":", 1) for token in details.split() if ":" in token)
+    size = tokens.get("size", "")
+    if not (size.isascii() and size.isdecimal() and len(size) < 16):
+        return None
+    if "kind_src" not in tokens and "kind" not in tokens:
+        direction = _OLD_NAMES.get(name)
+        return CopyKind(direction, UNSTATED, int(size)) if direction else None
+    source, destination = tokens.get("kind_src", ""), tokens.get("kind_dst", "")
+    if source in _DEVICE and destination in _HOST:
+        return CopyKind(D2H, _HOST[destination], int(size))
+    if source in _HOST and destination in _DEVICE:
+        return CopyKind(H2D, _HOST[source], int(size))
+    return None
+
+
+def is_rocm(plane: Plane) -> bool:
+    """Whether a device plane is AMD's."""
+    return plane.stats.get("device_vendor") == "AMD" or any("(Kernel" in line.name for line in plane.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """The host copies of one device, sorted by start. ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index
+    into (pinned, pageable, unstated). ``other`` counts memory copies that are not between host and device."""
+
+    start_ps: Ints
+    end_ps: Ints
+    bytes: Ints
+    direction: Ints
+    memory: Ints
+    other: int
+
+
+_DIRECTIONS = (D2H, H2D)
+_MEMORIES = (PINNED, PAGEABLE, UNSTATED)
+
+
+def host_copies(plane: Plane) -> Copies:
+    """The host copies in the trace of one GPU. Raises InputError where its events are damaged."""
+    parts: list[tuple[Ints, ...]] = []
+    other = 0
+    for line in plane.lines:
+        columns = line.columns(("memcpy_details",))
+        codes, labels = columns.stats["memcpy_details"].labels()
+        chosen = np.flatnonzero((codes >= 0) & columns.usable)
+        kinds: dict[tuple[int, int], CopyKind | None] = {}
+        rows: list[tuple[int, int, int, int]] = []
+        for event, code, number in zip(
+            chosen.tolist(), codes[chosen].tolist(), columns.metadata_id[chosen].tolist(), strict=True
+        ):
+            if (code, number) not in kinds:
+                known = plane.events.get(number)
+                kinds[code, number] = copy_kind(labels[code], known.name if known else "")
+            kind = kinds[code, number]
+            if kind is None:
+                other += 1
+            elif kind.bytes > 0:
+                rows.append((event, kind.bytes, _DIRECTIONS.index(kind.direction), _MEMORIES.index(kind.memory)))
+        table = np.array(rows, np.int64).reshape(-1, 4)
+        events = table[:, 0]
+        parts.append((columns.start_ps[events], columns.end_ps[events], table[:, 1], table[:, 2], table[:, 3]))
+    empty = tuple(np.zeros(0, np.int64) for _ in range(5))
+    start, end, size, direction, memory = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
+    order = np.lexsort((end, start))
+    order = order[end[order] > start[order]]
+    return Copies(start[order], end[order], size[order], direction[order], memory[order], other)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Copies of one direction and memory. ``other`` is the share of a copy's time in which the other direction ran.
+    Copies that shared their own direction with another one are not in it."""
+
+    time_ps: Floats
+    bytes: Floats
+    other: Floats
+
+
+def measure_copies(devices: Iterable[Copies]) -> Measurement:
+    """Rates of host copies: of each direction alone, the factor with both on, and the start-up time of a copy.
+
+    Each is a median over large copies of all devices, from pinned memory where there are such, else from memory that
+    an old trace does not name. Pageable memory, which no offload uses, is only told of in the notes.
+    """
+    every = list(devices)
+    samples = {(d, m): _sample(every, d, m) for d in _DIRECTIONS for m in _MEMORIES}
+    notes = [note for d in _DIRECTIONS if (note := _pageable_note(d, samples[d, PAGEABLE]))]
+    if other := sum(device.other for device in every):
+        notes.append(f"{other:,} copies are not told to be between host and device")
+    if not any(len(device.bytes) for device in every):
+        reason = "the trace has no copy between host and device"
+        return Measurement(
+            left=tuple(LeftOut(key, reason) for key in (*RATES.values(), DUPLEX, LATENCY)), notes=tuple(notes)
+        )
+    memories = {d: _best(samples, d) for d in _DIRECTIONS}
+    chosen = {d: samples[d, memory] for d, memory in memories.items()}
+    latencies = {d: _latency(sample) for d, sample in chosen.items()}
+    found: list[MeasuredFigure | LeftOut] = [_rate(d, memories[d], chosen[d], latencies[d]) for d in _DIRECTIONS]
+    rates = {d: one.value for d, one in zip(_DIRECTIONS, found, strict=True) if isinstance(one, MeasuredFigure)}
+    found += [_duplex(chosen, rates, latencies), _start_up(latencies)]
+    return Measurement(
+        tuple(one for one in found if isinstance(one, MeasuredFigure)),
+        tuple(one for one in found if isinstance(one, LeftOut)),
+        tuple(notes),
+    )
+
+
+def _sample(devices: Sequence[Copies], direction: str, memory: str) -> _Sample:
+    index, kind = _DIRECTIONS.index(direction), _MEMORIES.index(memory)
+    parts = [(np.zeros(0, np.float64),) * 3]
+    for device in devices:
+        own = device.direction == index
+        start, end = device.start_ps[own], device.end_ps[own]
+        if not len(start):
+            continue
+        opposite = device.direction == 1 - index
+        busy = union(zip(device.start_ps[opposite].tolist(), device.end_ps[opposite].tolist(), strict=True))
+        these = _undisturbed(start, end) & (device.memory[own] == kind)
+        time = (end - start).astype(np.float64)
+        share = _covered(start, end, busy) / time
+        parts.append((time[these], device.bytes[own][these].astype(np.float64), share[these]))
+    return _Sample(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _covered(start: Ints, end: Ints, busy: Sequence[tuple[int, int]]) -> Floats:
+    """How much of each ``[start, end)`` a union covers."""
+    if not busy:
+        return np.zeros(len(start), np.float64)
+    begins, ends = (np.array(column, np.int64) for column in zip(*busy, strict=True))
+    before = np.concatenate(([0], np.cumsum(ends - begins)))
+
+    def until(moment: Ints) -> Ints:
+        index = np.searchsorted(begins, moment, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.where(index > 0, np.minimum(moment, ends[last]) - begins[last], 0)
+        return np.asarray(before[last] * (index > 0) + inside, np.int64)
+
+    return (until(end) - until(start)).astype(np.float64)
+
+
+def _undisturbed(start: Ints, end: Ints) -> NDArray[np.bool_]:
+    """Which of the copies, sorted by start, overlap no other of the same direction."""
+    reached = np.maximum.accumulate(end)
+    first = np.concatenate(([True], start[1:] >= reached[:-1]))
+    return first & np.concatenate((end[:-1] <= start[1:], [True]))
+
+
+def _best(samples: Mapping[tuple[str, str], _Sample], direction: str) -> str:
+    pinned, old = samples[direction, PINNED].bytes, samples[direction, UNSTATED].bytes
+    return UNSTATED if (pinned >= LARGE_BYTES).sum() < MIN_COPIES <= (old >= LARGE_BYTES).sum() else PINNED
+
+
+def _latency(sample: _Sample) -> tuple[float, int] | None:
+    """Start-up time in ps, and how many copies it rests on; None where sizes do not vary enough, or where it vanishes.
+
+    The slope of time over size is the median of the slopes of all pairs (Theil and Sen), each weighted by how far their
+    sizes lie apart; the start-up time is then the median rest of the smaller half.
+    """
+    alone = sample.other <= ALONE_SHARE
+    time, size = sample.time_ps[alone], sample.bytes[alone]
+    if len(size) < FIT_COPIES or len(np.unique(size)) < FIT_SIZES:
+        return None
+    if np.max(size) < max(LARGE_BYTES, FIT_SPAN * np.min(size)):
+        return None
+    order = np.argsort(size, kind="stable")
+    picked = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), FIT_POINTS)).astype(np.int64))]
+    one, another = np.triu_indices(len(picked), 1)
+    apart = size[picked[another]] - size[picked[one]]
+    rise = time[picked[another]] - time[picked[one]]
+    slope = weighted_percentiles(rise[apart > 0] / apart[apart > 0], apart[apart > 0], (0.5,))[0]
+    small = size <= np.median(size)
+    rest = float(np.median(time[small] - slope * size[small]))
+    if not 0 < rest < np.min(time[size >= LARGE_BYTES]) / 2:
+        return None
+    return rest, len(size)
+
+
+def _rate(direction: str, memory: str, sample: _Sample, latency: tuple[float, int] | None) -> MeasuredFigure | LeftOut:
+    large = sample.bytes >= LARGE_BYTES
+    chosen = large & (sample.other <= ALONE_SHARE)
+    count = int(chosen.sum())
+    if count < MIN_COPIES:
+        seen = f"{len(large):,} {direction} copies, {int(large.sum()):,} of {LARGE_BYTES >> 20} MiB or more"
+        reason = f"too few large copies with the other direction off: {seen}, {count:,} of those alone"
+        return LeftOut(RATES[direction], reason)
+    size, time = sample.bytes[chosen], sample.time_ps[chosen]
+    rate = size / (time - (latency[0] if latency else 0.0)) * 1e12
+    low, value, high = (float(np.percentile(rate, share)) for share in (10, 50, 90))
+    return MeasuredFigure(RATES[direction], value, low, high, count, f"{_sizes(size)}, {_of(memory)}, alone")
+
+
+def _duplex(
+    samples: Mapping[str, _Sample], rates: Mapping[str, float], latencies: Mapping[str, tuple[float, int] | None]
+) -> MeasuredFigure | LeftOut:
+    """For a copy that ran alone for one part of its time and beside the other direction for the rest:
+    bytes = rate x (alone + factor x together)."""
+    factors, sizes = [np.zeros(0, np.float64)], [np.zeros(0, np.float64)]
+    for direction, rate in rates.items():
+        sample, start_up = samples[direction], latencies[direction]
+        these = (sample.bytes >= LARGE_BYTES) & (sample.other >= TOGETHER_SHARE)
+        size = sample.bytes[these]
+        moving = (sample.time_ps[these] - (start_up[0] if start_up else 0.0)) / 1e12
+        together = sample.other[these] * moving
+        factors.append((size / rate - (moving - together)) / together)
+        sizes.append(size)
+    factor, size = np.concatenate(factors), np.concatenate(sizes)
+    if len(factor) < MIN_COPIES:
+        seen = f"{len(factor):,} large copies beside the other direction" if rates else "no rate alone to compare with"
+        return LeftOut(DUPLEX, f"too little of both directions at once: {seen}")
+    low, value, high = (min(1.0, float(np.percentile(factor, share))) for share in (10, 50, 90))
+    if value <= 0:
+        return LeftOut(DUPLEX, "copies beside the other direction take longer than any factor explains")
+    what = f"{_sizes(size)}, {' and '.join(rates)}, with the other direction on"
+    return MeasuredFigure(DUPLEX, value, low, high, len(factor), what)
+
+
+def _start_up(latencies: Mapping[str, tuple[float, int] | None]) -> MeasuredFigure | LeftOut:
+    found = {direction: latency for direction, latency in latencies.items() if latency}
+    if not found:
+        wanted = f"{FIT_COPIES} copies of {FIT_SIZES} sizes, the largest {FIT_SPAN:.0f} times the smallest"
+        return LeftOut(LATENCY, f"sizes of copies vary too little for a fit ({wanted}), or no start-up time shows")
+    each = np.array([latency / 1e6 for latency, _ in found.values()])
+    count = sum(copies for _, copies in found.values())
+    what = f"{' and '.join(found)} copies of many sizes, alone (fit of time over size, on the copy engine)"
+    return MeasuredFigure(LATENCY, float(np.median(each)), float(np.min(each)), float(np.max(each)), count, what)
+
+
+def _pageable_note(direction: str, sample: _Sample) -> str:
+    chosen = (sample.bytes >= LARGE_BYTES) & (sample.other <= ALONE_SHARE)
+    if not chosen.any():
+        return ""
+    rate = float(np.median(sample.bytes[chosen] / sample.time_ps[chosen])) * 1e3
+    seen = f"{rate:.3g} GB/s (median of {int(chosen.sum()):,} large copies, alone)"
+    return f"{direction} with pageable memory: {seen}; left out, since offload goes through pinned memory"
+
+
+def _sizes(size: Floats) -> str:
+    least, most = int(np.min(size)), int(np.max(size))
+    return f"copies of {least:,} B" if least == most else f"copies of {least:,} to {most:,} B"
+
+
+def _of(memory: str) -> str:
+    return "host memory not told to be pinned" if memory == UNSTATED else f"{memory} memory"
