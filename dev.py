@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parent
 OLDEST, NEWEST = 11, 14  # minor versions of Python 3 that are looked for
 MAIN_JOB = ["inspect", "examples/dense.py:offload_scan", "--target", "gb200"]
 STAMP = "hloinspect-dev.json"
+# A file's tests stay together: they share what they compile.
+SHARED_OUT = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
 
 # Run in a candidate: prints its version if it is a finished, ordinary build that can make virtual environments.
 PROBE = """
@@ -137,7 +139,7 @@ def test(options: "list[str]") -> int:
     for folder, path, number in environments:
         inside = environment(folder, path, number, ["cuda", "dev"])
         say("pytest on Python " + number)
-        codes.append(subprocess.call([str(inside), "-m", "pytest", *options], cwd=ROOT))
+        codes.append(subprocess.call([str(inside), "-m", "pytest", *SHARED_OUT, *options], cwd=ROOT))
     return next((code for code in codes if code != 0), 0)
 
 

@@ -22,6 +22,9 @@ Numbers = npt.NDArray[np.int64]
 ALIGNMENT = 256
 """Temporaries begin at multiples of this (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes`` and the heap's own)."""
 
+MAX_PLACED = 50_000
+"""Buffers for which room beside arguments and results is looked for, the largest first; the rest gets its own."""
+
 MAX_PACKED = 6000
 """Buffers that are packed one by one. Of more, the smallest count with what they need at once, without gaps."""
 
@@ -177,12 +180,12 @@ def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
     gaps = _Gaps()
     left: list[Buffer] = []
     allocations = 0
-    for buffer in sorted(buffers, key=lambda b: (-b.bytes, not b.is_result)):
+    for number, buffer in enumerate(sorted(buffers, key=lambda b: (-b.bytes, not b.is_result))):
         if buffer.parameter >= 0:
             if not buffer.is_donated:
                 continue
         elif not buffer.is_result:
-            if not (allocations and gaps.take(buffer.spans)):
+            if not (allocations and number < MAX_PLACED and gaps.take(buffer.spans)):
                 left.append(buffer)
             continue
         gaps.add(allocations, buffer.spans, end)
