@@ -146,7 +146,7 @@ def _fsdp(policy: Callable[..., Any]) -> jax.stages.Lowered:
     def spread(x: jax.Array, *axes: str | None) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
-    @partial(jax.checkpoint, policy=policy)
+    @partial(jax.checkpoint, policy=policy, prevent_cse=False)  # as MaxText has it for scanned layers
     def layer(x: jax.Array, weights: dense.Params) -> jax.Array:
         whole = jax.tree.map(spread, weights)  # each layer gathers its weights, and again in the backward pass
         return spread(dense.layer(spread(x, "data"), whole, shapes.heads), "data")

@@ -187,7 +187,9 @@ def test_tests_run_on_both_pythons_and_one_failure_is_enough(two_pythons: Path, 
     if broken is not None:
         (two_pythons / (".venv" if broken == "first" else second) / "code").write_text("1")
     assert dev.main(["test", "-k", "x"]) == (0 if broken is None else 1)
-    assert (two_pythons / "calls").read_text() == f".venv -m pytest -k x\n{second} -m pytest -k x\n"
+    together = " ".join(dev.SHARED_OUT)
+    expected = f".venv -m pytest {together} -k x\n{second} -m pytest {together} -k x\n"
+    assert (two_pythons / "calls").read_text() == expected
 
 
 def test_demo_runs_the_main_job_and_passes_options_on(two_pythons: Path):

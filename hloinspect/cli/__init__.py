@@ -27,6 +27,7 @@ COMMANDS = {
     "compile": "Compile a step for a target that is not there.",
     "inspect": "Find the host transfers and say which hide behind compute.",
     "check": "The gate for CI: fail when transfers stall the step too long.",
+    "calibrate": "Measure the rates of a machine from a trace, for --target.",
     "targets": "Show the hardware it knows, each figure with its source.",
 }
 

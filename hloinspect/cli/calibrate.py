@@ -1,0 +1,124 @@
+"""``hloinspect calibrate``: a target with the rates that a machine reaches."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from hloinspect.cli.console import emit, width
+from hloinspect.cli.options import Progress
+
+if TYPE_CHECKING:
+    from hloinspect.measure.calibrate import Calibration
+
+EPILOG = """\b
+Examples:
+  hloinspect calibrate profile/ --base gb200 -o mytarget.toml
+  hloinspect calibrate host.xplane.pb --format json | jq .figures
+  hloinspect inspect train.py:step --target mytarget.toml
+
+Exit codes: 0 good, 2 wrong use or unreadable input, 3 the trace tells no figure (and nothing is written)."""
+
+EXIT_UNKNOWN = 3
+SCHEMA = "hloinspect.calibration/1"
+
+
+@click.command("calibrate", epilog=EPILOG)
+@click.argument("trace", metavar="TRACE")
+@click.option(
+    "--base", metavar="NAME", help="Target for what the trace does not tell. Default: the trace's own device."
+)
+@click.option("-o", "--output", metavar="FILE", help="Write the target to this TOML file, for --target.")
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def command(trace: str, base: str | None, output: str | None, style: str) -> int:
+    """Measure the rates that a machine reaches, from a trace, and make a target of them.
+
+    TRACE is an .xplane.pb (or .gz), a profile directory (its newest run, all hosts), or a Chrome trace. Measured are
+    host copies in each direction alone, the factor with both on, the start-up time of a copy, and matrix products; each
+    figure says how many copies it rests on. What the trace does not tell is left to the base, and said.
+    """
+    from hloinspect.measure.calibrate import calibrate
+
+    progress = Progress()
+    progress("reading the trace")
+    try:
+        found = calibrate(trace, base)
+    finally:
+        progress.clear()
+    if found.figures and output is not None:
+        emit(found.toml, output)
+    written = output if found.figures and output != "-" else None
+    if output != "-":  # the file itself went there
+        emit(_json(found) if style == "json" else _text(found, width(sys.stdout), written), None)
+    return 0 if found.figures else EXIT_UNKNOWN
+
+
+def _json(found: Calibration) -> str:
+    import json
+    from dataclasses import asdict
+
+    document = {
+        "schema": SCHEMA,
+        "traces": found.traces,
+        "platform": found.platform,
+        "device": found.device,
+        "devices": found.devices,
+        "base": found.base.name,
+        "figures": [asdict(figure) for figure in found.figures],
+        "left": [asdict(one) for one in found.left],
+        "notes": found.notes,
+        "toml": found.toml,
+    }
+    return json.dumps(document, indent=2)
+
+
+_UNITS = {"bytes_per_s": (1e9, "GB/s"), "latency_us": (1.0, "us")}
+
+
+def _amount(figure_key: str, value: float) -> str:
+    for ending, (scale, unit) in _UNITS.items():
+        if figure_key.endswith(ending):
+            return f"{value / scale:.4g} {unit}"
+    return f"{100 * value:.4g} %"
+
+
+def _text(found: Calibration, columns: int, written: str | None) -> str:
+    import textwrap
+
+    from hloinspect.report.text import clean
+
+    device = f" ({clean(found.device)})" if found.device else ""
+    hosts = f" on {len(found.traces)} hosts" if len(found.traces) > 1 else ""
+    head = (
+        f"{clean(found.traces[0])}   {found.devices} x {found.platform.upper()}{device}{hosts}   base {found.base.name}"
+    )
+    lines = [click.style(head, bold=True), ""]
+    keys = [figure.key for figure in found.figures] + [one.key for one in found.left]
+    margin = max(map(len, keys)) + 2
+
+    def entry(key: str, text: str) -> None:
+        wrapped = textwrap.wrap(clean(text), max(30, columns - margin)) or [""]
+        lines.append(f"{key:<{margin}}{wrapped[0]}")
+        lines.extend(" " * margin + more for more in wrapped[1:])
+
+    for figure in found.figures:
+        low, high = _amount(figure.key, figure.low), _amount(figure.key, figure.high)
+        spread = f" ({low} to {high})" if low != high else ""
+        entry(figure.key, f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}")
+    if not found.figures:
+        lines.append(click.style("nothing was measured", fg="magenta"))
+    lines += ["", f"left to {found.base.name}"] if found.left else []
+    for one in found.left:
+        entry(one.key, one.reason)
+    lines += (
+        ["", *(line for note in found.notes for line in textwrap.wrap(clean(note), columns))] if found.notes else []
+    )
+    if found.figures:
+        name = clean(written) if written else "mytarget.toml"
+        lines += [
+            "",
+            f"use it with --target {name}" if written else f"write it with -o {name}, then use it with --target",
+        ]
+    return "\n".join(lines)
