@@ -137,7 +137,7 @@ LLAMA8B = dense.Shapes(layers=32, batch=16, seq=4096, dim=4096, hidden=21504, he
 """llama3-8b's depth, width and vocabulary; one up projection of the same size as its two; two sequences a device."""
 
 
-def _fsdp(policy: Callable[..., Any]) -> jax.stages.Lowered:
+def _fsdp(policy: Callable[..., Any], prevent_cse: bool) -> jax.stages.Lowered:
     shapes = dense.shapes_from_environment()
     if shapes == dense.Shapes():
         shapes = LLAMA8B
@@ -146,7 +146,7 @@ def _fsdp(policy: Callable[..., Any]) -> jax.stages.Lowered:
     def spread(x: jax.Array, *axes: str | None) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
-    @partial(jax.checkpoint, policy=policy, prevent_cse=False)  # as MaxText has it for scanned layers
+    @partial(jax.checkpoint, policy=policy, prevent_cse=prevent_cse)
     def layer(x: jax.Array, weights: dense.Params) -> jax.Array:
         whole = jax.tree.map(spread, weights)  # each layer gathers its weights, and again in the backward pass
         return spread(dense.layer(spread(x, "data"), whole, shapes.heads), "data")
@@ -181,4 +181,9 @@ def _fsdp(policy: Callable[..., Any]) -> jax.stages.Lowered:
 
 def llama8b_offload() -> jax.stages.Lowered:
     """The MLP's activation goes to the host. Attention is plain, with as many key as query heads."""
-    return _fsdp(dense.offload_policy())
+    return _fsdp(dense.offload_policy(), prevent_cse=False)  # as MaxText has it for scanned layers
+
+
+def llama8b_offload_barrier() -> jax.stages.Lowered:
+    """The same with JAX's default: a barrier holds each backward layer until all its residuals are back."""
+    return _fsdp(dense.offload_policy(), prevent_cse=True)

@@ -33,6 +33,9 @@ LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been he
 LIMIT_TPU = (
     "of the TPU model only queueing and links have been held against a trace, compute has not (docs/accuracy.md)"
 )
+LIMIT_TPU_MEMORY = (
+    "memory that is estimated for a TPU is a lower bound: the padding of tiled layouts is not counted (docs/memory.md)"
+)
 LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
 NOT_SCHEDULED = Unknown(
     "the module is not scheduled, so nothing tells what runs beside a transfer",
@@ -302,8 +305,9 @@ def _limits(module: Module, prediction: Prediction | None) -> Sequence[str]:
 
 def _used(offload: Offload, prediction: Prediction | None) -> tuple[Memory | None, Sequence[str]]:
     """The memory that follows from the schedule, and a word where it does not."""
+    limits = (LIMIT_TPU_MEMORY,) if offload.program.module.platform == "tpu" else ()
     try:
-        return memory_of(offload, prediction.timeline if prediction else None), ()
+        return memory_of(offload, prediction.timeline if prediction else None), limits
     except HloParseError as error:
         return None, (f"what lives when in memory was not followed: {error}",)
 

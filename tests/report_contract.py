@@ -107,6 +107,7 @@ TRANSFER = {
     "stream": Maybe(text),
     "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
     "round_trip": Maybe(integer),
+    "fate": text,
     "queued_behind": Maybe(integer),
     "verdict": one_of("hidden", "partial", "exposed", "synchronous", "unknown"),
     "robust": Maybe(truth),
@@ -141,6 +142,17 @@ REPORT = {
     },
     "transfers": [TRANSFER],
     "host_values": [{"kind": one_of("parameter", "result"), "name": text, "bytes": integer}],
+    "host_events": [
+        {
+            "kind": text,
+            "instruction": text,
+            "computation": text,
+            "executions": integer,
+            "to_host_bytes": integer,
+            "from_host_bytes": integer,
+            "detail": text,
+        }
+    ],
     "host_copies": [
         {"instruction": text, "computation": text, "mechanism": text, "bytes": integer, "executions": integer}
     ],

@@ -87,7 +87,7 @@ def _amount(figure_key: str, value: float) -> str:
 def _text(found: Calibration, columns: int, written: str | None) -> str:
     import textwrap
 
-    from hloinspect.report.text import clean
+    from hloinspect.errors import printable as clean
 
     device = f" ({clean(found.device)})" if found.device else ""
     hosts = f" on {len(found.traces)} hosts" if len(found.traces) > 1 else ""

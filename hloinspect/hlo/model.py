@@ -163,6 +163,11 @@ class Instruction(ABC):
 
     @property
     @abstractmethod
+    def is_host_transfer(self) -> bool:
+        """Whether a send or recv is one from or to the host."""
+
+    @property
+    @abstractmethod
     def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
         """Who sends to whom in a collective-permute."""
 

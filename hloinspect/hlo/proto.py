@@ -221,6 +221,10 @@ class ProtoInstruction(Instruction):
         return decode.window_text(self._proto.window.dimensions)
 
     @property
+    def is_host_transfer(self) -> bool:
+        return self._proto.is_host_transfer
+
+    @property
     def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
         return tuple((pair.source, pair.target) for pair in self._proto.source_target_pairs)
 

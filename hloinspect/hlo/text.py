@@ -396,6 +396,10 @@ class TextInstruction(Instruction):
         return self.attributes.get("window", "").strip("{}")
 
     @property
+    def is_host_transfer(self) -> bool:
+        return self.attributes.get("is_host_transfer") == "true"
+
+    @property
     def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
         pairs = _PAIR.findall(self.attributes.get("source_target_pairs", ""))
         return tuple((int(source), int(target)) for source, target in pairs)

@@ -83,7 +83,6 @@ class _Gathered:
         self.device = ""
         self.devices = 0
         self.notes: list[str] = []
-        self._rocm = False
         self._copies: list[Copies] = []
         self._steps: list[Steps] = []
         self._kernels: list[Kernel] = []
@@ -110,14 +109,12 @@ class _Gathered:
                 self._steps += steps_of(plane, offloads)
                 self._kernels += tpu_operations(plane)
             elif is_rocm(plane):
-                self._rocm = True
+                raise InputError(f"{space.path}: {ROCM}")
             else:
                 self._copies.append(host_copies(plane))
                 self._kernels += gpu_kernels(plane)
 
     def measure(self, target: Target) -> Measurement:
-        if self._rocm:
-            return Measurement(left=tuple(LeftOut(key, ROCM) for key in KEYS))
         if self.platform == "gpu":
             link = measure_copies(self._copies)
         else:

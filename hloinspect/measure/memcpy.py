@@ -212,7 +212,8 @@ def _undisturbed(start: Ints, end: Ints) -> NDArray[np.bool_]:
 
 def _best(samples: Mapping[tuple[str, str], _Sample], direction: str) -> str:
     pinned, old = samples[direction, PINNED].bytes, samples[direction, UNSTATED].bytes
-    return UNSTATED if (pinned >= LARGE_BYTES).sum() < MIN_COPIES <= (old >= LARGE_BYTES).sum() else PINNED
+    is_old = not len(pinned) or (pinned >= LARGE_BYTES).sum() < MIN_COPIES <= (old >= LARGE_BYTES).sum()
+    return UNSTATED if is_old and len(old) else PINNED
 
 
 def _latency(sample: _Sample) -> tuple[float, int] | None:

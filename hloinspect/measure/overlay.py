@@ -20,8 +20,9 @@ def source_of(figure: MeasuredFigure, trace: str) -> str:
 def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence[LeftOut], trace: str) -> str:
     """The target file: ``base`` and the measured figures with their sources; what is left to the base in comments.
 
-    Rates are reached ones, so with both of them the link's efficiency becomes 1, down to what the slowest tenth of the
-    copies reached. With one of them alone the base's efficiency stays, and the rate is divided by it.
+    Rates are reached ones. With both of them the link's efficiency becomes 1; how far down it may go is what the
+    slowest tenth of the copies reached on a GPU, and the base's share on a TPU, of which only typical steps are
+    measured. With one rate alone the base's efficiency stays, and the rate is divided by it.
     """
     by_key = {figure.key: figure for figure in figures}
     lines = [f"# Written by `hloinspect calibrate` from {_one_line(trace)}."]
@@ -37,10 +38,14 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
             divisor, note = efficiency, f"; divided by the base's efficiency of {efficiency:g}"
         lines += ["", f"[{key}]", f"value = {_number(figure.value / divisor)}"]
         lines += [f"source = {_quoted(source_of(figure, trace) + note)}"]
-    if both:
-        slowest = min(by_key[key].low / by_key[key].value for key in (D2H_RATE, H2D_RATE))
-        source = f"the rates are reached ones; low: the slowest tenth of what they are medians of, in {trace}"
-        lines += ["", "[link.efficiency]", *_range(min(1.0, slowest), 1.0, 1.0, source)]
+    if both and base.link is not None:
+        below = base.link.efficiency
+        low, why = below.low / below.value, f"low: as in {base.name}"
+        if base.platform == "gpu":
+            low = min(by_key[key].low / by_key[key].value for key in (D2H_RATE, H2D_RATE))
+            why = f"low: the slowest tenth of the copies in {trace}"
+        source = f"the rates are reached ones; {why}"
+        lines += ["", "[link.efficiency]", *_range(min(1.0, low), 1.0, 1.0, source)]
     if MATMUL in by_key:
         figure = by_key[MATMUL]
         lines += ["", f"[{MATMUL}]", *_range(figure.low, figure.value, figure.high, source_of(figure, trace))]

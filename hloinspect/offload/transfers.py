@@ -13,60 +13,15 @@ from hloinspect.hlo.access import accesses, is_free, update_operand
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
 from hloinspect.offload.buffers import HostBuffers, Node
+from hloinspect.offload.events import HostEvent, host_events, kind_of
 from hloinspect.offload.mechanism import slice_mechanism
 from hloinspect.offload.pairs import AsyncPairs, async_pairs
 from hloinspect.offload.program import CONTROL_FLOW, Program, program_of
-from hloinspect.offload.source import Source, producer, source_of
+from hloinspect.offload.roundtrips import OuterBuffers, round_trips
+from hloinspect.offload.source import producer, source_of
+from hloinspect.offload.transfer import D2H, H2D, Tensor, Transfer
 
-D2H = "d2h"
-H2D = "h2d"
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """What moves: the array of one execution. ``name`` is a checkpoint or argument name where one is known, else ""."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    name: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Transfer:
-    """One move between device and host memory.
-
-    ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
-    ``computation`` and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the
-    transfer that brings
-    the same buffer back, or that wrote it. ``stream`` is the runtime's, where a thunk sequence names it.
-    """
-
-    id: int
-    direction: str
-    mechanism: str
-    asynchronous: bool
-    bytes: int
-    executions: int
-    tensor: Tensor
-    start: str
-    done: str | None
-    computation: str
-    start_index: int
-    done_index: int | None
-    done_computation: str | None
-    loop_depth: int
-    conditional: bool
-    source: Source | None
-    round_trip: int | None
-    buffer: Node | None
-    stream: str | None = None
-
-    @property
-    def bytes_per_step(self) -> int:
-        return self.bytes * self.executions
+__all__ = ["D2H", "H2D", "HostCopy", "HostValue", "Offload", "Tensor", "Transfer", "find_offload", "wrapped_body"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +48,8 @@ class HostValue:
 class Offload:
     """All that a module does with host memory.
 
-    ``unfollowed`` names the instructions that talk to the host in a way that is not counted as a transfer: computation
-    on the host, infeeds and outfeeds, sends and receives of the host, Python callbacks, async starts of many results.
+    ``host_events`` talk to the host in a way that is no transfer: computation there, callbacks, feeds, sends and
+    receives.
     """
 
     program: Program
@@ -102,7 +57,12 @@ class Offload:
     host_copies: tuple[HostCopy, ...]
     host_values: tuple[HostValue, ...]
     pairs: AsyncPairs
-    unfollowed: tuple[str, ...] = ()
+    host_events: tuple[HostEvent, ...] = ()
+
+    @property
+    def unfollowed(self) -> tuple[str, ...]:
+        """Names of the instructions of ``host_events``."""
+        return tuple(event.instruction for event in self.host_events)
 
     def bytes_per_step(self, direction: str) -> int:
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
@@ -131,25 +91,28 @@ def find_offload(module: Module) -> Offload:
     pairs = async_pairs(program)
     transfers: list[Transfer] = []
     copies: list[HostCopy] = []
-    unfollowed: list[str] = []
     for computation in program.computations():
-        unfollowed += _unfollowed(module, computation)
         candidates = _candidates(module, computation)
         if not candidates:
             continue
         for index in candidates:
             instruction = computation.instruction(index)
             executions = program.executions[computation.name]
-            if _has_many_results(module, instruction):
-                unfollowed.append(instruction.name)
             for found in _transfers_of(module, computation, instruction):
                 if isinstance(found, HostCopy):
                     copies.append(replace(found, executions=executions))
                 else:
                     transfers.append(_transfer(program, buffers, computation, instruction, found, pairs))
     ordered = [replace(transfer, id=number) for number, transfer in enumerate(transfers, 1)]
-    values = tuple(_host_values(module))
-    return Offload(program, tuple(_round_trips(ordered)), tuple(copies), values, pairs, tuple(unfollowed))
+    outer = OuterBuffers(*_outer_buffers(module, buffers), _copied_buffers(program, buffers, copies))
+    return Offload(
+        program=program,
+        transfers=tuple(round_trips(ordered, outer)),
+        host_copies=tuple(copies),
+        host_values=tuple(_host_values(module)),
+        pairs=pairs,
+        host_events=tuple(host_events(program)),
+    )
 
 
 def _candidates(module: Module, computation: Computation) -> Sequence[int]:
@@ -164,47 +127,11 @@ def _candidates(module: Module, computation: Computation) -> Sequence[int]:
     return sorted({*marked, *computation.users_of(on_host)})
 
 
-def _talks_to_host(module: Module, instruction: Instruction) -> bool:
-    """Whether it computes on the host, is an infeed or outfeed, a send to or receive from the host, or a callback.
-
-    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
-    in dumps and protos.
-    """
-    opcode = instruction.opcode
-    if opcode == "async-start":
-        body = wrapped_body(module, instruction)
-        return body is not None and body.root.opcode == "custom-call" and _talks_to_host(module, body.root)
-    if opcode in ("send", "recv"):
-        return "_xla_host_transfer_handler_name" in instruction.frontend_attributes
-    if opcode in ("custom-call", "custom-call-start"):
-        target = instruction.custom_call_target
-        return target == "HostExecute" or target.endswith(("python_gpu_callback", "python_callback"))
-    return opcode in ("infeed", "outfeed")
-
-
-def _has_many_results(module: Module, start: Instruction) -> bool:
-    """Whether it is an async start around several results with host memory somewhere: no compiler was seen to make
-    one, and which result takes what from the host is not worked out."""
-    result = start.shape.at((1,)) if start.is_generic_async_start else None
-    return result is not None and result.is_tuple and start.shape.host_bytes > 0 and not _talks_to_host(module, start)
-
-
-def _unfollowed(module: Module, computation: Computation) -> Iterator[str]:
-    found = {*computation.ending_in("infeed", "outfeed", "send", "recv", "async-start")}
-    calls = computation.mentioning("HostExecute", "callback")
-    for index in sorted(
-        found.union(set(calls).intersection(computation.ending_in("custom-call", "custom-call-start")))
-    ):
-        instruction = computation.instruction(index)
-        if _talks_to_host(module, instruction):
-            yield instruction.name
-
-
 def _transfers_of(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Found | HostCopy]:
     opcode = instruction.opcode
     if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
         return
-    if _talks_to_host(module, instruction):
+    if kind_of(module, instruction):
         return
     if opcode == "copy-start":
         yield from _copy_start(computation, instruction)
@@ -391,32 +318,40 @@ def _transfer(
     )
 
 
-def _round_trips(transfers: list[Transfer]) -> list[Transfer]:
-    """Links each H2D to the D2H that wrote its buffer, pairing equal execution counts first (peeled with peeled)."""
-    writers: dict[Node, list[Transfer]] = {}
-    readers: dict[Node, list[Transfer]] = {}
-    for transfer in transfers:
-        if transfer.buffer is not None:
-            (writers if transfer.direction == D2H else readers).setdefault(transfer.buffer, []).append(transfer)
-    partner: dict[int, Transfer] = {}
-    for buffer, arriving in readers.items():
-        sent = writers.get(buffer, [])
-        free = list(sent)
-        for transfer in arriving:
-            same = [w for w in free or sent if w.executions == transfer.executions] or free or sent
-            if same:
-                partner[transfer.id] = same[0]
-                partner.setdefault(same[0].id, transfer)
-                free = [w for w in free if w.id != same[0].id]
-    linked = []
-    for transfer in transfers:
-        other = partner.get(transfer.id)
-        source, tensor = transfer.source, transfer.tensor
-        if other is not None and transfer.direction == H2D:
-            source = other.source or source
-            tensor = replace(tensor, name=tensor.name or other.tensor.name)
-        linked.append(replace(transfer, round_trip=other.id if other else None, source=source, tensor=tensor))
-    return linked
+def _copied_buffers(program: Program, buffers: HostBuffers, copies: Sequence[HostCopy]) -> frozenset[Node]:
+    """The host buffers that copies within host memory read or write."""
+    found = set()
+    for copy in copies:
+        computation = program.module.computations[copy.computation]
+        instruction = computation.find(copy.instruction)
+        if instruction is None:
+            continue
+        for path, leaf in instruction.shape.leaves:
+            if leaf.on_host:
+                found.add(buffers.value(copy.computation, copy.instruction, path))
+        for operand in instruction.operands:
+            shape = program.module.shape_of(computation, operand)
+            for path, leaf in shape.leaves if shape else ():
+                if leaf.on_host:
+                    found.add(buffers.value(copy.computation, operand.name, operand.path + path))
+    return frozenset(found)
+
+
+def _outer_buffers(module: Module, buffers: HostBuffers) -> tuple[frozenset[Node], frozenset[Node]]:
+    """The host buffers that are arguments of the step, and those that are results."""
+    entry = module.entry
+    arguments = {
+        buffers.value(entry.name, parameter.name, path)
+        for parameter in entry.parameters
+        for path, leaf in parameter.shape.leaves
+        if leaf.on_host
+    }
+    if entry.root.index not in entry.may_touch_host():
+        return frozenset(arguments), frozenset()
+    results = {
+        buffers.value(entry.name, entry.root.name, path) for path, leaf in entry.root.shape.leaves if leaf.on_host
+    }
+    return frozenset(arguments), frozenset(results)
 
 
 def _host_values(module: Module) -> Iterator[HostValue]:

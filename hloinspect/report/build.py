@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from hloinspect import __version__
 from hloinspect.hardware.target import Target
@@ -18,6 +19,7 @@ from hloinspect.report.schema import (
     SCHEMA,
     Exposed,
     HostCopyInfo,
+    HostEventInfo,
     HostValueInfo,
     InputInfo,
     LinkInfo,
@@ -80,6 +82,7 @@ def build_report(
             HostCopyInfo(copy.instruction, copy.computation, copy.mechanism, copy.bytes, copy.executions)
             for copy in offload.host_copies
         ),
+        host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
         limits=tuple(limits),
         unknown=tuple(unknown),
     )
@@ -189,6 +192,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         source=_source(transfer.source),
         stream=transfer.stream,
         round_trip=transfer.round_trip,
+        fate=transfer.fate,
         queued_behind=found.queued_behind if found else None,
         verdict=found.verdict if found else UNKNOWN,
         robust=found.robust if found else None,

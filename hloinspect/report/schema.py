@@ -219,6 +219,7 @@ class TransferInfo:
     source: SourceInfo | None
     stream: str | None
     round_trip: int | None
+    fate: str
     queued_behind: int | None
     verdict: str
     robust: bool | None
@@ -249,6 +250,20 @@ class HostCopyInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class HostEventInfo:
+    """An instruction that works with the host and is no transfer: computation there, a callback, a feed, a send or
+    receive. Bytes are those of one execution."""
+
+    kind: str
+    instruction: str
+    computation: str
+    executions: int
+    to_host_bytes: int
+    from_host_bytes: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be
     missing)."""
@@ -274,6 +289,7 @@ class Report:
     transfers: tuple[TransferInfo, ...]
     host_values: tuple[HostValueInfo, ...]
     host_copies: tuple[HostCopyInfo, ...]
+    host_events: tuple[HostEventInfo, ...]
     findings: tuple[dict[str, object], ...] = ()
     devices: tuple[dict[str, object], ...] = ()
     limits: tuple[str, ...] = ()

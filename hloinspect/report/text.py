@@ -43,7 +43,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
     lines = [*_head(report), "", *_step(report, width)]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
-    lines += ["", *_memory(report), *_reasons(report, width), *_notes(report, width)]
+    lines += ["", *_memory(report), *_reasons(report, width), *_loose_ends(report, width), *_notes(report, width)]
     return "\n".join(lines)
 
 
@@ -271,6 +271,22 @@ def _reasons(report: Report, width: int) -> list[str]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
         lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
     return ["", *lines] if lines else []
+
+
+def _loose_ends(report: Report, width: int) -> list[str]:
+    """Transfers without another end: sent and never read, fetched and never written."""
+    lines: list[str] = []
+    for fate, text in (
+        ("never read", "sent and neither fetched nor returned"),
+        ("never written", "fetched, and written by nothing in this step"),
+    ):
+        found = [f"{t.direction} {t.id}" for t in report.transfers if t.fate == fate]
+        if found:
+            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
+            lines += textwrap.wrap(
+                f"{', '.join(found[:4])}{more}: {text}", width, initial_indent=" ", subsequent_indent="   "
+            )
+    return lines
 
 
 def _notes(report: Report, width: int) -> list[str]:

@@ -23,7 +23,7 @@ def refuse(name: str, found: str) -> NoReturn:
 
 
 def map_file(
-    path: str | Path, name: str, max_unpacked_bytes: int = MAX_UNPACKED_BYTES, is_trace: bool = True
+    path: str | Path, name: str, max_unpacked_bytes: int | None = None, is_trace: bool = True
 ) -> Buffer:
     """The content of a file: mapped, or unpacked if its first bytes say gzip.
 
@@ -34,7 +34,7 @@ def map_file(
             head = file.read(4)
             if head.startswith(GZIP):
                 file.seek(0)
-                data = _unpack(file, name, max_unpacked_bytes)
+                data = _unpack(file, name, max_unpacked_bytes or MAX_UNPACKED_BYTES)
                 if is_trace:
                     _check_kind(data[:4], name)
                 return data

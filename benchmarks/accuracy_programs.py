@@ -1,0 +1,199 @@
+"""Published measurements of whole programs, held against programs written to be like them.
+
+    python benchmarks/accuracy_programs.py [memory] [copies] [pipelining]
+
+compiles benchmarks/accuracy_steps.py without a device (about a minute and 1 GB of memory): the device and host memory
+of scanned layers under four policies (jax-ml/jax issue 23869), a device-to-device copy behind a transpose
+(openxla/xla pull request 46150), and a decoder with and without pipelined host offloading (pull request 32297).
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from accuracy_tables import ROOT, markdown, number, versions
+
+from hloinspect.api import Inspection, inspect
+from hloinspect.compile import CompileResult, load_result
+from hloinspect.predict.scenario import scenarios
+from hloinspect.predict.schedule import Done, Run, Schedule, StartSide, schedule_of
+
+STEPS = "benchmarks/accuracy_steps.py"
+PIPELINED = "xla_gpu_enable_pipelined_host_offloading=true"
+GIB = 1 << 30
+
+# jax-ml/jax issue 23869 (= openxla/xla issue 17541): step, device and host memory of one of 8 H100, in GiB.
+LAYERS = (
+    ("layers_nothing", "nothing kept", 20.27, 0.0),
+    ("layers_hidden_saved", "`hidden` saved", 35.30, 0.0),
+    ("layers_hidden_offloaded", "`hidden` offloaded", 19.75, 16.0),
+    ("layers_residual_offloaded", "`residual` offloaded", 20.27, 0.0),
+)
+# openxla/xla pull request 46150: a copy whose window holds only a transpose; hardware and size are not told.
+COPY_EXPOSED_US, COPY_HIDDEN_US = 675.0, 9.0
+# openxla/xla pull request 32297: llama3-8b, fsdp=8, GB200, MLP activations offloaded; length and batch are not told.
+PIPELINING_GAIN = 0.12
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a compiled step takes on one device, in bytes: device temporaries, all of the device, host."""
+
+    temporary: int
+    device: int
+    host: int
+
+
+def memory_of(result: CompileResult) -> Memory:
+    """XLA's own figures of a compiled step."""
+    sizes = result.manifest.memory
+    device = sum(sizes[f"{part}_size_in_bytes"] for part in ("argument", "temp", "output"))
+    return Memory(
+        temporary=sizes["temp_size_in_bytes"],
+        device=device - sizes["alias_size_in_bytes"],
+        host=sizes["host_temp_size_in_bytes"],
+    )
+
+
+def compiled(step: str, target: str, devices: int, flags: tuple[str, ...] = ()) -> tuple[CompileResult, Inspection]:
+    """A step compiled and inspected. The files of the result are gone afterwards."""
+    with tempfile.TemporaryDirectory() as scratch:
+        keep = Path(scratch) / "step"
+        found = inspect(f"{ROOT / STEPS}:{step}", target=target, devices=devices, xla_flags=flags, keep=keep)
+        return load_result(keep), found
+
+
+def memory_table() -> str:
+    """P8: the four policies. ``moved`` is what a step sends to the host."""
+    rows = []
+    for step, label, device_gib, host_gib in LAYERS:
+        result, found = compiled(step, "h100", 8)
+        memory = memory_of(result)
+        moved = sum(t.bytes_per_step for t in found.offload.transfers if t.direction == "d2h")
+        rows.append(
+            (
+                label,
+                f"{device_gib} / {host_gib:g}",
+                f"{memory.temporary / GIB:.2f} / {memory.host / GIB:g}",
+                f"{memory.temporary / GIB / device_gib - 1:+.1%}",
+                f"{memory.device / GIB:.2f}",
+                f"{moved / GIB:g}",
+                ", ".join(name.name for name in result.manifest.offload_names) or "none",
+            )
+        )
+    header = (
+        "policy", "measured GiB: device / host", "temporaries: device / host", "device", "with arguments and results",
+        "moved", "names that are offloaded",
+    )  # fmt: skip
+    return markdown(header, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class SideCopy:
+    """An async copy within device memory and the work in its window, in microseconds of each execution."""
+
+    name: str
+    takes_us: float
+    memory_bound_us: float
+    compute_bound_us: float
+
+
+def side_copies(found: Inspection, schedule: Schedule) -> list[SideCopy]:
+    """The async copies within device memory of a program, with what stands between start and done."""
+    assert found.prediction is not None
+    target = found.prediction.target
+    case = scenarios(target, 1)[0]
+    copies = []
+    for operations in schedule.operations.values():
+        for index, start in enumerate(operations):
+            if not isinstance(start, StartSide):
+                continue
+            window = {"memory": 0.0, "compute": 0.0, "launch": 0.0}
+            for operation in operations[index + 1 :]:
+                if isinstance(operation, Done) and operation.key == start.key:
+                    break
+                if isinstance(operation, Run):
+                    for cost in operation.costs:
+                        window[cost.bound(target, case)] += cost.time_ps(target, case) / 1e6
+            takes = start.cost.time_ps(target, case) / 1e6
+            copies.append(SideCopy(start.key[1], takes, window["memory"], window["compute"]))
+    return copies
+
+
+def copy_table() -> str:
+    """P12: the share of a device-to-device copy that is left exposed behind a transpose.
+
+    The simulator lets a copy run at its full rate beside any kernel. ``if shared`` is what is left if a kernel that is
+    bound by device memory leaves the copy nothing.
+    """
+    rows = []
+    for target in ("h100", "gb200"):
+        _, found = compiled("stacked_transpose", target, 1)
+        for copy in side_copies(found, schedule_of(found.offload, 1, 8)):
+            beside = max(0.0, copy.takes_us - copy.memory_bound_us - copy.compute_bound_us)
+            shared = max(0.0, copy.takes_us - copy.compute_bound_us)
+            rows.append(
+                (
+                    target,
+                    number(copy.takes_us),
+                    number(copy.memory_bound_us),
+                    number(copy.compute_bound_us),
+                    f"{beside / copy.takes_us:.0%}",
+                    f"{shared / copy.takes_us:.0%}",
+                    f"{COPY_EXPOSED_US / (COPY_EXPOSED_US + COPY_HIDDEN_US):.0%}",
+                )
+            )
+    header = (
+        "target", "copy us", "memory-bound work in its window us", "other work us", "predicted exposed", "if shared",
+        "measured exposed",
+    )  # fmt: skip
+    return markdown(header, rows)
+
+
+def pipelining_table() -> str:
+    """P1: the step without and with pipelined host offloading."""
+    rows = []
+    for step, label in (("llama8b_offload", "prevent_cse=False"), ("llama8b_offload_barrier", "prevent_cse=True")):
+        times = []
+        for flags in ((), (PIPELINED,)):
+            _, found = compiled(step, "gb200", 8, flags)
+            assert found.prediction is not None
+            times.append(found.prediction)
+        before, after = times
+        rows.append(
+            (
+                label,
+                f"{before.step.time_ps / 1e9:.0f} ms, stall {before.step.stall_ps / 1e9:.0f}",
+                f"{after.step.time_ps / 1e9:.0f} ms, stall {after.step.stall_ps / 1e9:.0f}",
+                f"{before.step.time_ps / after.step.time_ps - 1:+.1%}",
+                f"{PIPELINING_GAIN:+.0%}",
+            )
+        )
+    return markdown(("layers", "default", "pipelined", "predicted faster by", "measured"), rows)
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "memory": ("Memory of scanned layers on 8 H100", memory_table),
+    "copies": ("A device-to-device copy behind a transpose", copy_table),
+    "pipelining": ("Pipelined host offloading, 8 GB200", pipelining_table),
+}
+
+
+def main(write: Callable[[str], None] = print) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
+    chosen = parser.parse_args().tables or list(TABLES)
+    if unknown := [name for name in chosen if name not in TABLES]:
+        parser.error(f"no table {unknown[0]!r}: one of {', '.join(TABLES)}")
+    write(versions() + "\n")
+    for name in chosen:
+        title, table = TABLES[name]
+        write(f"### {title}\n\n{table()}\n")
+
+
+if __name__ == "__main__":
+    main()

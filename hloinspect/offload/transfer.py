@@ -1,0 +1,60 @@
+"""One move between device and host memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.offload.buffers import Node
+from hloinspect.offload.source import Source
+
+D2H = "d2h"
+H2D = "h2d"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What moves: the array of one execution. ``name`` is a checkpoint or argument name where one is known, else ""."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One move between device and host memory.
+
+    ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
+    ``computation`` and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the
+    transfer that brings
+    the same buffer back, or that wrote it. ``stream`` is the runtime's, where a thunk sequence names it. ``fate``
+    says what the other end of the host buffer is (see roundtrips.py).
+    """
+
+    id: int
+    direction: str
+    mechanism: str
+    asynchronous: bool
+    bytes: int
+    executions: int
+    tensor: Tensor
+    start: str
+    done: str | None
+    computation: str
+    start_index: int
+    done_index: int | None
+    done_computation: str | None
+    loop_depth: int
+    conditional: bool
+    source: Source | None
+    round_trip: int | None
+    buffer: Node | None
+    stream: str | None = None
+    fate: str = ""
+
+    @property
+    def bytes_per_step(self) -> int:
+        return self.bytes * self.executions
