@@ -62,7 +62,13 @@ PREDICTED_STEP = dict.fromkeys(
 ) | {"exposed_ms": {"d2h": number, "h2d": number, "total": number}}
 PREDICTED_TRANSFER = dict.fromkeys(
     ("duration_each_ms", "duration_ms", "cover_ms", "exposed_ms", "wait_ms", "low_ms", "high_ms"), number
-) | {"gain_if_free_ms": Maybe(number), "needed_link_gbps": Maybe(number)}
+) | {
+    "gain_if_free_ms": Maybe(number),
+    "needed_link_gbps": Maybe(number),
+    "binding": Maybe(one_of("window", "queue", "link", "barrier", "collective", "elsewhere", "synchronous")),
+    "missing_each_ms": Maybe(number),
+    "largest_hidden_bytes": Maybe(integer),
+}
 RELEASE = {
     "bytes": integer,
     "made": text,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,8 +168,64 @@ def test_a_donated_argument_is_used_for_temporaries_while_nobody_needs_it() -> N
     assert device(kept).temp_bytes // MIB == 1
 
 
+def test_what_a_loop_is_given_is_needed_until_the_loop_begins() -> None:
+    live = lives(
+        f"""  %p = {BIG} parameter(0)
+  %zero = s32[] constant(0)
+  %a = {BIG} sort(%p), dimensions={{0}}
+  %init = (s32[], {BIG}, {BIG}) tuple(%zero, %a, %p)
+  %q = {BIG} sort(%p), dimensions={{0}}
+  %s = f32[] custom-call(%q), custom_call_target="sum"
+  %w = (s32[], {BIG}, {BIG}) while(%init), condition=%cond, body=%body
+  %end = {BIG} get-tuple-element(%w), index=1
+  ROOT %r = f32[] custom-call(%end, %s), custom_call_target="sum"
+""",
+        before=LOOP,
+    )
+    (given,) = live.values_of("main", Operand("a"))
+    assert live.instruction_at(given.last).name == "t"
+    assert len(live.values_of("main", Operand("a"))[0].buffer.spans) == 1
+
+
+def test_a_root_that_is_not_the_last_instruction_lives_to_the_end() -> None:
+    live = lives(f"""  %p = {BIG} parameter(0)
+  ROOT %r = {BIG} sort(%p), dimensions={{0}}
+  %a = {BIG} sort(%p), dimensions={{0}}
+  %s = f32[] custom-call(%a), custom_call_target="sum"
+""")
+    (result,), (argument,) = live.values_of("main", Operand("r")), live.values_of("main", Operand("p"))
+    assert (result.first, result.last) == (1, 4)
+    assert argument.last == 4  # it is not donated: nothing else may be written there
+    assert device(live).temp_bytes == MIB
+
+
+def test_a_matrix_product_that_adds_is_written_over_what_it_adds_to() -> None:
+    def temporaries(beta: int) -> int:
+        config = f'{{"gemm_backend_config":{{"beta":{beta}}}}}'
+        live = lives(f"""  %p = {BIG} parameter(0)
+  %c = {BIG} sort(%p), dimensions={{0}}
+  %m = ({BIG}, s8[256]{{0}}) custom-call(%p, %p, %c), custom_call_target="__cublas$lt$matmul", backend_config={config}
+  %d = {BIG} get-tuple-element(%m), index=0
+  ROOT %r = f32[] custom-call(%d), custom_call_target="sum"
+""")
+        return device(live).temp_bytes // MIB
+
+    assert (temporaries(1), temporaries(0)) == (1, 2)
+
+
+def test_the_smallest_hole_that_fits_is_filled() -> None:
+    def at(*bounds: tuple[int, int], size: int) -> int:
+        offsets, ends = (np.array([pair[side] for pair in bounds], dtype=np.int64) for side in (0, 1))
+        return packing._best_fit(offsets, ends, size)
+
+    assert at((1000, 1100), (1300, 1400), (2000, 2100), size=150) == 1100  # holes of 1000, 200 and 600
+    assert at((1000, 1100), (1300, 1400), (2000, 2100), size=300) == 1400
+    assert at((1000, 1100), (1300, 1400), (2000, 2100), size=1001) == 2100
+    assert at((0, 2000), (1000, 1100), (2500, 2600), size=300) == 2000  # one that lies inside another makes no hole
+
+
 def test_branches_do_not_need_their_memory_at_once() -> None:
-    branch = "%{n} (x: f32[]) -> f32[] {{\n  %x{n} = {big} parameter(0)\n  %y{n} = {big} sort(%x{n}), dimensions={{0}}\n  ROOT %z{n} = f32[] custom-call(%y{n}), custom_call_target=\"sum\"\n}}\n\n"  # noqa: E501
+    branch = '%{n} (x: f32[]) -> f32[] {{\n  %x{n} = {big} parameter(0)\n  %y{n} = {big} sort(%x{n}), dimensions={{0}}\n  ROOT %z{n} = f32[] custom-call(%y{n}), custom_call_target="sum"\n}}\n\n'  # noqa: E501
     live = lives(
         f"""  %p = {BIG} parameter(0)
   %which = s32[] constant(1)

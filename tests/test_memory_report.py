@@ -75,6 +75,34 @@ def test_a_copy_that_does_not_come_back_is_never_late() -> None:
     assert [(r.late, r.before_backward) for r in found.releases.values()] == [(False, None), (False, None)]
 
 
+def test_what_comes_before_it_is_sent_is_not_a_copy_that_comes_back() -> None:
+    text = """HloModule update, is_scheduled=true
+
+%write (h: f32[4,256], big: f32[4096], x: f32[1,256], i: s32[]) -> f32[4,256] {
+  %h.1 = f32[4,256]{1,0:S(5)} parameter(0)
+  %big.1 = f32[4096]{0} parameter(1)
+  %x.1 = f32[1,256]{1,0} parameter(2)
+  %i.1 = s32[] parameter(3)
+  ROOT %u = f32[4,256]{1,0:S(5)} dynamic-update-slice(%h.1, %x.1, %i.1, %i.1)
+}
+
+ENTRY %main (h: f32[4,256]) -> f32[4,256] {
+  %h = f32[4,256]{1,0:S(5)} parameter(0)
+  %big = f32[4096]{0} parameter(1)
+  %i = s32[] constant(0)
+  %s = (f32[4,256]{1,0}, f32[4,256]{1,0:S(5)}, u32[]) copy-start(%h)
+  %d = f32[4,256]{1,0} copy-done(%s)
+  %x = f32[1,256]{1,0} custom-call(%d), custom_call_target="step"
+  ROOT %r = f32[4,256]{1,0:S(5)} fusion(%h, %big, %x, %i), kind=kLoop, calls=%write
+}
+"""
+    found = memory_of(find_offload(parse_text(text)))
+    assert found is not None
+    (release,) = found.releases.values()
+    assert (release.late, release.before_backward, found.backward) == (False, None, None)
+    assert (release.made, release.bytes) == ("x", 1024)  # and not the larger operand in front of it
+
+
 def test_how_long_a_source_is_held_is_read_off_the_timeline() -> None:
     module = parse_text(LATE)
     ms = 10**9
@@ -171,7 +199,9 @@ def test_late_copies_stand_under_the_memory_of_the_text() -> None:
     ).report
     late = [transfer for transfer in report.transfers if transfer.release and transfer.release.late]
     assert late
-    assert f"{len(late)} of 4 copies to the host ({2 * len(late)} MiB) start only in the backward pass" in to_text(report)
+    assert f"{len(late)} of 4 copies to the host ({2 * len(late)} MiB) start only in the backward pass" in to_text(
+        report
+    )
 
 
 # ---- buffer assignments

@@ -74,7 +74,7 @@ ENTRY main {{
 """
     )
     assert found.transfers[1].verdict == UNKNOWN
-    assert "no done" in found.transfers[1].reason
+    assert "no done" in found.transfers[1].reason.text
 
 
 CONDITIONAL = f"""HloModule m, is_scheduled=true
@@ -105,7 +105,7 @@ def test_a_transfer_in_a_branch_that_is_not_taken_is_not_called_hidden() -> None
     verdicts = {transfer.verdict for transfer in found.transfers.values()}
     assert verdicts == {SYNCHRONOUS, UNKNOWN}
     unknown = next(transfer for transfer in found.transfers.values() if transfer.verdict == UNKNOWN)
-    assert "branch" in unknown.reason
+    assert "branch" in unknown.reason.text
     assert not unknown.robust  # in the scenarios that take the other branch it is exposed
 
 
@@ -161,12 +161,12 @@ def test_a_fast_enough_link_hides_the_loops_transfer_and_no_link_rate_is_needed_
     fast = Figure(1e12, "test")  # the copy takes 1 us, the negation 2
     found = predicted(LOOP, replace(target, link=replace(target.link, d2h_bytes_per_s=fast)))
     assert found.transfers[1].verdict == HIDDEN
-    assert found.transfers[1].needed_link_bytes_per_s is None
+    assert found.transfers[1].reason.needed_bytes_per_s is None
 
 
 def test_the_needed_rate_is_the_one_at_which_the_window_would_do() -> None:
     # 2 us of work for a megabyte: 500 GB/s. At that rate the transfer hides.
-    needed = predicted(LOOP).transfers[1].needed_link_bytes_per_s
+    needed = predicted(LOOP).transfers[1].reason.needed_bytes_per_s
     assert needed is not None
     assert needed == pytest.approx(500e9)
     target = machine()

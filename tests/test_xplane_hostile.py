@@ -64,9 +64,8 @@ def refusal(path: Path) -> str:
         (b"\x1f\x8b\x08\x00" + b"\xff" * 40, "damaged"),
         (gzip.decompress(HLO.read_bytes()), "another kind"),
         (schema.HloProto(hlo_module=schema.HloModuleProto(name="jit_f")).SerializeToString(), "HLO proto"),
-        (schema.HloModuleProto(name="jit_f").SerializeToString(), "HLO proto"),
+        (schema.HloModuleProto(name="jit_f").SerializeToString(), "another file"),
     ],
-    ids=["empty", "zeros", "HLO text", "JSON", "random", "empty gzip", "gzipped text", "cut gzip", "bad gzip", "HLO", "HloProto", "HloModuleProto"],
 )
 def test_a_file_that_is_no_trace_is_refused_with_what_it_is(tmp_path: Path, data: bytes, found: str) -> None:
     path = tmp_path / "host.xplane.pb"
@@ -163,10 +162,10 @@ def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monke
 
 
 @pytest.mark.slow
-def test_a_gigabyte_of_empty_events_is_refused_in_little_memory(tmp_path: Path) -> None:
-    """Two bytes each: half a billion events, whose columns would take 13 GB."""
+def test_an_endless_line_of_empty_events_is_refused(tmp_path: Path) -> None:
+    """Two bytes each in the file, but 25 in columns: a gigabyte of them would take 13."""
     path = tmp_path / "host.xplane.pb"
-    size = 1 << 30
+    size = 1 << 27
     line = _field(3, size)
     with path.open("wb") as file:
         file.write(_field(1, len(line) + size) + line)
@@ -181,8 +180,8 @@ def test_a_gigabyte_of_empty_events_is_refused_in_little_memory(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=ROOT)
     complaint, peak = done.stdout.strip().splitlines()
-    assert "more than 67,108,864 events" in complaint
-    assert int(peak) < 6_000_000  # KiB: the columns of those it did read, and the mapped file
+    assert "more than 33,554,432 events" in complaint
+    assert int(peak) < 2_500_000  # KiB: the columns of those it did read, and the mapped file
 
 
 def _field(number: int, size: int) -> bytes:

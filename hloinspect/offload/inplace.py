@@ -129,7 +129,7 @@ def may_reuse(module: Module, user: Instruction, path: Path, number: int, operan
     """Whether a leaf of a result may be written over operand ``number`` (an array of shape ``operand``) if that is not
     needed afterwards."""
     result = user.shape.at(path)
-    if result is None or user.opcode == "copy":
+    if result is None:
         return False
     if user.opcode == "fusion":
         body = module.computations.get(next(iter(user.called.get("calls", ())), ""))

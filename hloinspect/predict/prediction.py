@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
-from hloinspect.predict.link import Rates, rates_of
+from hloinspect.predict.link import rates_of
+from hloinspect.predict.reasons import Circumstances, Reason, circumstances, reason_of
 from hloinspect.predict.scenario import Scenario, scenarios
 from hloinspect.predict.schedule import schedule_of
-from hloinspect.predict.simulate import Durations, Simulation, Window, simulate, step_time_ps
+from hloinspect.predict.simulate import Durations, Simulation, simulate, step_time_ps
 from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
-from hloinspect.verdict import EXPOSED, HIDDEN, HIDDEN_SHARE, PARTIAL, SYNCHRONOUS, UNKNOWN, verdict_of
+from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
 
 MAX_COUNTERFACTUALS = 64
 MANY_COUNTERFACTUALS = 16
@@ -25,8 +26,6 @@ class TransferPrediction:
     """One transfer in a predicted step; picoseconds a step.
 
     ``low_wait_ps`` and ``high_wait_ps`` span the scenarios. ``robust`` is false where the verdict differs between them.
-    ``needed_link_bytes_per_s`` is the rate at which its window would hide it (None: nothing is in its window, or it
-    hides).
     ``gain_if_free_ps`` is None where it was not simulated.
     """
 
@@ -34,11 +33,10 @@ class TransferPrediction:
     low_wait_ps: int
     high_wait_ps: int
     gain_if_free_ps: int | None
-    needed_link_bytes_per_s: float | None
     queued_behind: int | None
     verdict: str
     robust: bool
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,6 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         raise ValueError(f"target {target.name} has no host link")
     schedule = schedule_of(offload, devices, domain)
     cases = scenarios(target, devices)
-    rates = rates_of(target.link, cases[0])
     durations: Durations = {}
     runs = [simulate(schedule, target, cases[0], durations=durations)]
     runs += [simulate(schedule, target, case) for case in cases[1:]]
@@ -84,9 +81,11 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     # Against the same clock: the timeline's is rounded to picoseconds in every segment, and a loop multiplies that.
     whole = without(frozenset())
     free = central.step.time_ps - (whole - without(None))
+    around = circumstances(offload, rates_of(target.link, cases[0]), central.step.time_ps)
     gains = _gains(offload, central, whole, without)
     transfers = {
-        transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id), rates) for transfer in offload.transfers
+        transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id), around)
+        for transfer in offload.transfers
     }
     waits = {number: times.wait_ps for number, times in central.transfers.items()}
     by_direction = {d: sum(waits.get(t.id, 0) for t in offload.transfers if t.direction == d) for d in (D2H, H2D)}
@@ -147,59 +146,20 @@ def _did_not_run(transfer: Transfer, times: TransferTimes) -> bool:
 
 
 def _transfer(
-    transfer: Transfer, laps: list[Overlap], central: Simulation, gain: int | None, rates: Rates
+    transfer: Transfer, laps: list[Overlap], central: Simulation, gain: int | None, around: Circumstances
 ) -> TransferPrediction:
     nothing = TransferTimes()
     cases = [lap.transfers.get(transfer.id, nothing) for lap in laps]
     times = cases[0]
     verdict = _verdict(transfer, times, gain)
-    window = central.windows.get(transfer.id)
-    needed = None
-    if window is not None and verdict in (EXPOSED, PARTIAL):
-        needed = _needed_rate(transfer, window, rates)
     behind = central.queued_behind.get(transfer.id)
     return TransferPrediction(
         times=times,
         low_wait_ps=min(case.wait_ps for case in cases),
         high_wait_ps=max(case.wait_ps for case in cases),
         gain_if_free_ps=gain,
-        needed_link_bytes_per_s=needed,
         queued_behind=behind,
         verdict=verdict,
         robust=all(_verdict(transfer, case, gain) == verdict for case in cases),
-        reason=_reason(transfer, verdict, times, window, behind),
+        reason=reason_of(transfer, verdict, times, central.windows.get(transfer.id), behind, around),
     )
-
-
-def _needed_rate(transfer: Transfer, window: Window, rates: Rates) -> float | None:
-    """Bytes a second at which a copy, and what its queue held when it was started, would be through at its done; None
-    where the window is shorter than a copy's start-up."""
-    time_ps = window.length_ps - rates.latency_ps
-    return (transfer.bytes + window.ahead_bytes) / (time_ps / 1e12) if time_ps > 0 else None
-
-
-def _reason(transfer: Transfer, verdict: str, times: TransferTimes, window: Window | None, behind: int | None) -> str:
-    """In one line, why the verdict is what it is."""
-    if transfer.executions == 0:
-        return "its loop makes no turn"
-    if _did_not_run(transfer, times):
-        return "it lies in a branch of a conditional that the prediction does not take"
-    takes = times.duration_ps / transfer.executions / 1e9
-    wait = times.wait_ps / transfer.executions / 1e9
-    if verdict == UNKNOWN:
-        return "no done was found for its start, so nothing tells when it is waited for"
-    if verdict == SYNCHRONOUS:
-        return f"it has no start and done: the main stream does nothing else for {takes:.3g} ms each time"
-    if verdict == HIDDEN:
-        return "compute or collectives cover it"
-    if times.cover_ps >= HIDDEN_SHARE * times.duration_ps:
-        return f"only a collective covers it while the main stream waits {wait:.3g} ms for it each time"
-    length = window.length_ps / 1e9 if window is not None else 0.0
-    queue = f", and it queues behind transfer {behind}" if behind is not None else ""
-    if times.wait_ps == 0:
-        return f"it runs while the main stream waits for something else, and nothing computes{queue}"
-    if length < 0.005 * takes:
-        return f"it is waited for as soon as it is started, and takes {takes:.3g} ms{queue}"
-    if verdict == EXPOSED:
-        return f"it is waited for {length:.2g} ms after its start, and takes {takes:.3g} ms{queue}"
-    return f"its window of {length:.3g} ms is too short for a copy of {takes:.3g} ms{queue}"

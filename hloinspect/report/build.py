@@ -196,7 +196,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         queued_behind=found.queued_behind if found else None,
         verdict=found.verdict if found else UNKNOWN,
         robust=found.robust if found else None,
-        reason=found.reason if found else "there is no prediction to judge it by",
+        reason=found.reason.text if found else "there is no prediction to judge it by",
         predicted=_predicted(transfer, found) if found else None,
         release=_release(release) if release else None,
     )
@@ -204,7 +204,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
 
 def _predicted(transfer: Transfer, found: TransferPrediction) -> PredictedTransfer:
     times = found.times
-    needed = found.needed_link_bytes_per_s
+    reason = found.reason
     gain = found.gain_if_free_ps
     return PredictedTransfer(
         duration_each_ms=times.duration_ps / max(transfer.executions, 1) / _MS,
@@ -215,5 +215,8 @@ def _predicted(transfer: Transfer, found: TransferPrediction) -> PredictedTransf
         gain_if_free_ms=None if gain is None else gain / _MS,
         low_ms=found.low_wait_ps / _MS,
         high_ms=found.high_wait_ps / _MS,
-        needed_link_gbps=None if needed is None else needed / 1e9,
+        needed_link_gbps=None if reason.needed_bytes_per_s is None else reason.needed_bytes_per_s / 1e9,
+        binding=reason.binding or None,
+        missing_each_ms=None if reason.missing_ps is None else reason.missing_ps / _MS,
+        largest_hidden_bytes=reason.largest_hidden_bytes,
     )

@@ -179,6 +179,9 @@ class PredictedTransfer:
     low_ms: float
     high_ms: float
     needed_link_gbps: float | None
+    binding: str | None
+    missing_each_ms: float | None
+    largest_hidden_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from hloinspect.xplane.varints import Bytes, Words, read_varints, words_of
 from hloinspect.xplane.wire import VARINT, Buffer, WireError, fields, signed, varint
 
 BLOCK_BYTES = 1 << 19  # what is worked on fits a core's cache
-MAX_EVENTS = 1 << 26
+MAX_EVENTS = 1 << 25
 """Events of one line, far more than a profiler keeps (CUPTI's collector ends at 2 Mi): an empty one takes two bytes in
 a file, and 25 in columns."""
 

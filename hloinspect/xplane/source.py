@@ -22,9 +22,7 @@ def refuse(name: str, found: str) -> NoReturn:
     raise InputError(f"{name}: {EXPECTED}, found {found}")
 
 
-def map_file(
-    path: str | Path, name: str, max_unpacked_bytes: int | None = None, is_trace: bool = True
-) -> Buffer:
+def map_file(path: str | Path, name: str, max_unpacked_bytes: int | None = None, is_trace: bool = True) -> Buffer:
     """The content of a file: mapped, or unpacked if its first bytes say gzip.
 
     Its beginning is checked to be that of an XSpace if ``is_trace``. Raises InputError that begins with ``name``.

@@ -1,0 +1,145 @@
+"""Why a transfer is not hidden: what binds it, by how much, and what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hloinspect.hlo.model import Computation
+from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.predict.link import Rates
+from hloinspect.predict.simulate import Window
+from hloinspect.timeline import TransferTimes
+from hloinspect.verdict import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN
+
+WINDOW = "window"
+QUEUE = "queue"
+LINK = "link"
+BARRIER = "barrier"
+COLLECTIVE = "collective"
+ELSEWHERE = "elsewhere"
+
+SATURATED_SHARE = 0.95
+"""A direction of the link that is busy for this share of the step cannot be hidden by any schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a transfer has its verdict.
+
+    ``binding`` is what stands in the way: window (too little between start and done), queue (it waits for others),
+    link (its
+    direction is busy all the step), barrier (a rematerialization barrier holds the layer until all its residuals are
+    back),
+    collective (only a collective covers it), elsewhere (the device waits for something else meanwhile), synchronous;
+    "" where
+    it is hidden or nothing can be said. ``missing_ps`` is how much longer its window would have to be, each time;
+    ``largest_hidden_bytes`` what its window could hide; ``needed_bytes_per_s`` the link that would hide it.
+    """
+
+    text: str
+    binding: str = ""
+    missing_ps: float | None = None
+    largest_hidden_bytes: int | None = None
+    needed_bytes_per_s: float | None = None
+
+
+def has_remat_barrier(computation: Computation) -> bool:
+    """Whether a computation comes from ``jax.checkpoint`` with its barrier: an instruction whose op_name ends in
+    ``remat2`` (jax.ad_checkpoint's primitive; with prevent_cse=False none is left)."""
+    return any(
+        computation.instruction(index).metadata.op_name.endswith("/remat2")
+        for index in computation.mentioning('remat2"')
+    )
+
+
+def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[str]:
+    """Directions whose bytes alone take (nearly) the whole step."""
+    busy = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
+    return frozenset(direction for direction, time in busy.items() if time >= SATURATED_SHARE * step_ps)
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What the reasons of all transfers of a step are looked for in."""
+
+    rates: Rates
+    saturated: frozenset[str]
+    barriers: frozenset[str]  # computations
+
+
+def circumstances(offload: Offload, rates: Rates, step_ps: float) -> Circumstances:
+    """The circumstances of a step."""
+    module = offload.program.module
+    waiting = {t.done_computation for t in offload.transfers if t.direction == H2D and t.done_computation}
+    barriers = {name for name in waiting if has_remat_barrier(module.computations[name])}
+    return Circumstances(rates, saturated_directions(offload, rates, step_ps), frozenset(barriers))
+
+
+def reason_of(
+    transfer: Transfer,
+    verdict: str,
+    times: TransferTimes,
+    window: Window | None,
+    behind: int | None,
+    around: Circumstances,
+) -> Reason:
+    """The reason of one verdict."""
+    if transfer.executions == 0:
+        return Reason("its loop makes no turn")
+    if transfer.bytes_per_step > 0 and times.duration_ps == 0:
+        return Reason("it lies in a branch of a conditional that the prediction does not take")
+    takes_ms = times.duration_ps / transfer.executions / 1e9
+    if verdict == UNKNOWN:
+        return Reason("no done was found for its start, so nothing tells when it is waited for")
+    if verdict == SYNCHRONOUS:
+        text = f"it has no start and done: the main stream does nothing else for {takes_ms:.3g} ms each time"
+        return Reason(text, SYNCHRONOUS)
+    if verdict == HIDDEN:
+        return Reason("compute or collectives cover it")
+    if times.cover_ps >= HIDDEN_SHARE * times.duration_ps:
+        wait_ms = times.wait_ps / transfer.executions / 1e9
+        text = f"only a collective covers it while the main stream waits {wait_ms:.3g} ms for it each time"
+        return _sized(text, COLLECTIVE, transfer, window, around.rates)
+    if times.wait_ps == 0:
+        return Reason("it runs while the main stream waits for something else, and nothing computes", ELSEWHERE)
+    return _short_window(transfer, takes_ms, window, behind, around)
+
+
+def _short_window(
+    transfer: Transfer, takes_ms: float, window: Window | None, behind: int | None, around: Circumstances
+) -> Reason:
+    length_ms = window.length_ps / 1e9 if window is not None else 0.0
+    if length_ms < 0.005 * takes_ms:
+        text = f"it is waited for as soon as it is started, and takes {takes_ms:.3g} ms"
+    else:
+        text = f"its window of {length_ms:.3g} ms is too short for a copy of {takes_ms:.3g} ms"
+    binding = WINDOW
+    alone_ps = around.rates.latency_ps + transfer.bytes / around.rates.alone[transfer.direction]
+    if transfer.direction in around.saturated:
+        binding = LINK
+        text += "; its direction of the link is busy all the step"
+    elif behind is not None and window is not None and window.ahead_bytes > 0 and alone_ps <= window.length_ps:
+        binding = QUEUE
+        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would do"
+    elif transfer.direction == H2D and transfer.done_computation in around.barriers:
+        binding = BARRIER
+        text += "; a rematerialization barrier holds its layer until all residuals are back"
+    elif behind is not None:
+        text += f", and it queues behind transfer {behind}"
+    return _sized(text, binding, transfer, window, around.rates)
+
+
+def _sized(text: str, binding: str, transfer: Transfer, window: Window | None, rates: Rates) -> Reason:
+    """A reason with its sizes: what is missing, what would fit, which link would do."""
+    if window is None:
+        return Reason(text, binding)
+    rate = rates.alone[transfer.direction]
+    usable_ps = window.length_ps - rates.latency_ps
+    needed_ps = rates.latency_ps + (transfer.bytes + window.ahead_bytes) / rate
+    return Reason(
+        text=text,
+        binding=binding,
+        missing_ps=max(0.0, needed_ps - window.length_ps),
+        largest_hidden_bytes=max(0, int(usable_ps * rate - window.ahead_bytes)),
+        needed_bytes_per_s=(transfer.bytes + window.ahead_bytes) / (usable_ps / 1e12) if usable_ps > 0 else None,
+    )
