@@ -129,16 +129,18 @@ def spread(target: Target, devices: int, figure: Callable[[Scenario], float]) ->
     return values[0], min(values), max(values)
 
 
-def copy_rate_gbps(target: Target, scenario: Scenario, direction: str, both: bool) -> float:
-    """GB/s of copies of 512 MiB one after the other in a direction, the other direction idle or always busy."""
+def copy_rate_gbps(
+    target: Target, scenario: Scenario, direction: str, both: bool, size_bytes: int = COPY_BYTES
+) -> float:
+    """GB/s of copies in a direction, one after the other, the other direction idle or always busy."""
     assert target.link is not None
     link = Link(rates_of(target.link, scenario), lambda served: None)
-    tickets = []
+    ticket = 0
     for index in range(4):
-        tickets.append(link.submit(direction, index, COPY_BYTES, 0.0, None))
+        ticket = link.submit(direction, index, size_bytes, 0.0, None)
         if both:
-            link.submit(H2D if direction == D2H else D2H, 4 + index, 4 * COPY_BYTES, 0.0, None)
-    return 4 * COPY_BYTES / link.finish(tickets[-1]) * 1e3
+            link.submit(H2D if direction == D2H else D2H, 4 + index, 4 * size_bytes, 0.0, None)
+    return 4 * size_bytes / link.finish(ticket) * 1e3
 
 
 def copy_rows() -> list[Row]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,9 +57,9 @@ PROGRAMS = (
 
 
 def _lowered(policy: str, *, scan: bool, prevent_cse: bool = True) -> Any:
-    import jax
-    import jax.numpy as jnp
-    from jax.ad_checkpoint import checkpoint_name
+    jax: Any = importlib.import_module("jax")
+    jnp: Any = importlib.import_module("jax.numpy")
+    checkpoint_name: Any = importlib.import_module("jax.ad_checkpoint").checkpoint_name
 
     policies: dict[str, Callable[..., Any]] = {
         "save": jax.checkpoint_policies.save_only_these_names("hid"),
@@ -162,7 +163,7 @@ def measure(program: Program, target_name: str, out: Path) -> tuple[Row, str]:
         sent=len(memory.releases),
         late=len(memory.late),
     )
-    return row, result.manifest.versions["jax"]
+    return row, result.manifest.versions["jax"] or "of unknown version"
 
 
 def main() -> None:

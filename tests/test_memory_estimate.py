@@ -96,7 +96,8 @@ def test_the_buffer_assignment_of_a_dump_adds_up_to_its_memory_report() -> None:
     assert [allocation.index for allocation in allocations] == list(range(len(allocations)))
     bytes_ = assigned_bytes(allocations)
     report = dumped_memory(dumped)
-    assert bytes_ is not None and report is not None
+    assert bytes_ is not None
+    assert report is not None
     local = sum(allocation.bytes for allocation in allocations if allocation.kind == THREAD_LOCAL)
     assert bytes_.device_bytes + local == report.device_bytes
     assert bytes_.host_bytes == report.host_bytes

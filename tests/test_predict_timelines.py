@@ -12,7 +12,7 @@ import pytest
 from hloinspect.hardware.target import Figure
 from hloinspect.predict.link import rates_of
 from hloinspect.predict.scenario import scenarios
-from hloinspect.predict.schedule import Branch, Done, Loop, Operation
+from hloinspect.predict.schedule import Branch, Done, Loop, Operation, StartTransfer
 from hloinspect.predict.simulate import Simulation, simulate
 from hloinspect.timeline import Overlap, overlap
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, verdict_of
@@ -397,3 +397,28 @@ def test_no_more_devices_share_a_host_than_the_step_has() -> None:
     assert scenarios(target, devices=4)[0].sharers == 4
     assert scenarios(target, devices=128)[0].sharers == 8
     assert {case.sharers for case in scenarios(target, devices=128)} == {1, 8}
+
+
+def on_stream(operation: Operation, stream: str) -> Operation:
+    assert isinstance(operation, StartTransfer)
+    return replace(operation, transfer=replace(operation.transfer, stream=stream))
+
+
+def test_transfers_of_one_stream_go_one_after_the_other_even_in_opposite_directions() -> None:
+    # Copy 1 to the host 0..10; copy 2 from the host is of the same stream and cannot begin before 10: 10..20.
+    same = run(
+        on_stream(d2h(1, 10), "computation_stream[0]"), on_stream(h2d(2, 10), "computation_stream[0]"), done(1), done(2)
+    )
+    assert (same.time, same.wait(1), same.wait(2)) == (20, 10, 10)
+    # On streams of their own they run side by side: 0..10 both.
+    apart = run(
+        on_stream(d2h(1, 10), "computation_stream[0]"), on_stream(h2d(2, 10), "computation_stream[1]"), done(1), done(2)
+    )
+    assert apart.time == 10
+
+
+def test_a_stream_holds_back_only_what_was_started_after() -> None:
+    # Copy 1 and copy 2 go to the host (0..10, 10..20), copy 3 from the host shares a stream with copy 2: 20..30.
+    step = run(d2h(1, 10), on_stream(d2h(2, 10), "s"), on_stream(h2d(3, 10), "s"), work(30), done(1), done(2), done(3))
+    assert (step.time, step.wait(3)) == (30, 0)
+    assert step.found.transfers[3].duration_ps == 10 * bf.MS

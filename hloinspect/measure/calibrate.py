@@ -107,16 +107,16 @@ class _Gathered:
             self.device = self.device or _device_name(plane)
             if plane in tpus:
                 self._steps += steps_of(plane, offloads)
-                self._kernels += tpu_operations(plane)
+                self._kernels += tpu_operations(plane) if modules else ()
             elif is_rocm(plane):
                 raise InputError(f"{space.path}: {ROCM}")
             else:
                 self._copies.append(host_copies(plane))
-                self._kernels += gpu_kernels(plane)
+                self._kernels += gpu_kernels(plane) if modules else ()
 
     def measure(self, target: Target) -> Measurement:
         if self.platform == "gpu":
-            link = measure_copies(self._copies)
+            link = measure_copies(self._copies, target.hbm_bytes_per_s.value)
         else:
             link = measure_waits(self._steps, target.link.latency_us.value if target.link else 0.0)
         products = measure_products(self._kernels, self._modules, target)

@@ -86,7 +86,8 @@ def is_rocm(plane: Plane) -> bool:
 @dataclass(frozen=True, slots=True)
 class Copies:
     """The host copies of one device, sorted by start. ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index
-    into (pinned, pageable, unstated). ``other`` counts memory copies that are not between host and device."""
+    into (pinned, pageable, unstated). ``other`` counts memory copies that are not between host and device,
+    ``impossible`` those that were set aside."""
 
     start_ps: Ints
     end_ps: Ints
@@ -94,6 +95,7 @@ class Copies:
     direction: Ints
     memory: Ints
     other: int
+    impossible: int = 0
 
 
 _DIRECTIONS = (D2H, H2D)
@@ -141,17 +143,20 @@ class _Sample:
     other: Floats
 
 
-def measure_copies(devices: Iterable[Copies]) -> Measurement:
+def measure_copies(devices: Iterable[Copies], most_bytes_per_s: float) -> Measurement:
     """Rates of host copies: of each direction alone, the factor with both on, and the start-up time of a copy.
 
     Each is a median over large copies of all devices, from pinned memory where there are such, else from memory that
-    an old trace does not name. Pageable memory, which no offload uses, is only told of in the notes.
+    an old trace does not name. Pageable memory, which no offload uses, is only told of in the notes. Copies faster than
+    ``most_bytes_per_s``, the rate of the device's own memory, cannot be true and are set aside.
     """
-    every = list(devices)
+    every = [_possible(device, most_bytes_per_s) for device in devices]
     samples = {(d, m): _sample(every, d, m) for d in _DIRECTIONS for m in _MEMORIES}
     notes = [note for d in _DIRECTIONS if (note := _pageable_note(d, samples[d, PAGEABLE]))]
     if other := sum(device.other for device in every):
         notes.append(f"{other:,} copies are not told to be between host and device")
+    if impossible := sum(device.impossible for device in every):
+        notes.append(f"{impossible:,} copies are faster than the device's own memory and were set aside")
     if not any(len(device.bytes) for device in every):
         reason = "the trace has no copy between host and device"
         return Measurement(
@@ -168,6 +173,15 @@ def measure_copies(devices: Iterable[Copies]) -> Measurement:
         tuple(one for one in found if isinstance(one, LeftOut)),
         tuple(notes),
     )
+
+
+def _possible(device: Copies, most_bytes_per_s: float) -> Copies:
+    time = device.end_ps - device.start_ps
+    keep = device.bytes * 1e12 <= most_bytes_per_s * time
+    start, end, size, direction, memory = (
+        column[keep] for column in (device.start_ps, device.end_ps, device.bytes, device.direction, device.memory)
+    )
+    return Copies(start, end, size, direction, memory, device.other, int((~keep).sum()))
 
 
 def _sample(devices: Sequence[Copies], direction: str, memory: str) -> _Sample:

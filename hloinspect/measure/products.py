@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,10 +44,11 @@ def gpu_kernels(plane: Plane) -> Iterator[Kernel]:
         program = columns.stats[PROGRAM_ID]
         chosen = columns.usable & (codes >= 0) & program.present & ~columns.stats["memcpy_details"].present
         events = np.flatnonzero(chosen)
-        table = np.stack([program.integers()[events], codes[events], columns.metadata_id[events]], axis=1)
-        for (number, code, kind), which in _grouped(table):
+        duration = columns.duration_ps[events]
+        keys = (program.integers()[events], codes[events], columns.metadata_id[events])
+        for (number, code, kind), which in _grouped(keys):
             known = plane.events.get(kind)
-            yield Kernel(number, labels[code], known.name if known else "", columns.duration_ps[events[which]])
+            yield Kernel(number, labels[code], known.name if known else "", duration[which])
 
 
 def tpu_operations(plane: Plane) -> Iterator[Kernel]:
@@ -57,22 +58,25 @@ def tpu_operations(plane: Plane) -> Iterator[Kernel]:
             continue
         columns = line.columns()
         events = np.flatnonzero(columns.usable)
-        for (kind,), which in _grouped(columns.metadata_id[events][:, None]):
+        duration = columns.duration_ps[events]
+        for (kind,), which in _grouped((columns.metadata_id[events],)):
             known = plane.events.get(kind)
             number = program_id_of(known) if known and PROGRAM_ID in known.stats else None
             if known and number is not None:
-                yield Kernel(number, known.display_name, known.name, columns.duration_ps[events[which]])
+                yield Kernel(number, known.display_name, known.name, duration[which])
 
 
-def _grouped(table: NDArray[np.int64]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-    """Each different row, and the places where it stands."""
-    if not len(table):
+def _grouped(keys: Sequence[NDArray[np.int64]]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """Each different row of the columns ``keys``, and the places where it stands."""
+    if not len(keys[0]):
         return
-    rows, inverse = np.unique(table, axis=0, return_inverse=True)
-    order = np.argsort(inverse.reshape(-1), kind="stable")
-    counts = np.bincount(inverse.reshape(-1))
-    for row, which in zip(rows.tolist(), np.split(order, np.cumsum(counts)[:-1]), strict=True):
-        yield tuple(row), which
+    code = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        values, place = np.unique(key, return_inverse=True)
+        _, code = np.unique(code * len(values) + place, return_inverse=True)  # small again, so that it cannot overflow
+    order = np.argsort(code, kind="stable")
+    for which in np.split(order, np.cumsum(np.bincount(code))[:-1]):
+        yield tuple(int(key[which[0]]) for key in keys), which
 
 
 def measure_products(kernels: Iterable[Kernel], modules: Mapping[int, bytes], target: Target) -> Measurement:

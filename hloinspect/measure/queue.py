@@ -219,10 +219,15 @@ def fit_rates(events: Sequence[Event], latency_ps: float) -> Fit:
 
     used = [0] * bool(moved[H2D]) + [1] * bool(moved[D2H]) + [2] * all(moved.values())
     begin = np.log([max(1.0, moved[d]) / total * 1e3 for d in (H2D, D2H)] + [1.0])
-    fits = [_least_squares(residual, begin + np.log([scale, scale, factor]), used) for scale, factor in _BEGINNINGS]
-    logs, slopes = min(fits, key=lambda fit: float(np.square(residual(fit[0])).sum()))
-    rest = residual(logs)
-    deviations = _deviations(slopes, rest, total)
+    logs, rest = begin, residual(begin)
+    for scale, factor in _BEGINNINGS:
+        found = _least_squares(residual, begin + np.log([scale, scale, factor]), used)
+        left = residual(found)
+        if np.square(left).sum() < np.square(rest).sum():
+            logs, rest = found, left
+        if np.abs(rest).sum() < _GOOD_MISFIT * total:
+            break
+    deviations = _deviations(_slopes_both_ways(residual, logs, rest, used), rest, total)
     told = {
         _NAMES[index]: float(np.exp(logs[index]))
         for index, deviation in zip(used, deviations, strict=True)
@@ -232,15 +237,13 @@ def fit_rates(events: Sequence[Event], latency_ps: float) -> Fit:
 
 
 _BEGINNINGS = tuple((scale, factor) for scale in (0.7, 1.2, 2.0) for factor in (1.0, 0.7))
+_GOOD_MISFIT = 1e-3
 _MAX_ROUNDS = 30
-_STEP = 1e-5
 
 
-def _least_squares(
-    residual: Callable[[Floats], Floats], logs: Floats, used: Sequence[int]
-) -> tuple[Floats, NDArray[np.float64]]:
-    """Levenberg's and Marquardt's method over the parameters ``used``: their logarithms at the minimum, and the
-    derivatives of the residuals there. The duplex factor stays at or below 1."""
+def _least_squares(residual: Callable[[Floats], Floats], logs: Floats, used: Sequence[int]) -> Floats:
+    """Levenberg's and Marquardt's method over the parameters ``used``: their logarithms at the minimum. The duplex
+    factor stays at or below 1."""
     damping, now = 1e-3, residual(logs)
     slopes = _slopes(residual, logs, now, used)
     for _ in range(_MAX_ROUNDS):
@@ -265,18 +268,28 @@ def _least_squares(
             damping *= 5
             if damping > 1e9:
                 break
-    return logs, slopes
+    return logs
 
 
 def _slopes(
-    residual: Callable[[Floats], Floats], logs: Floats, now: Floats, used: Sequence[int]
+    residual: Callable[[Floats], Floats], logs: Floats, now: Floats, used: Sequence[int], step: float = -1e-5
 ) -> NDArray[np.float64]:
+    """Derivatives of the residuals, downwards as the factor may stand at its bound."""
     columns = []
     for index in used:
         moved = logs.copy()
-        moved[index] -= _STEP  # downwards: the factor may stand at its bound
-        columns.append((now - residual(moved)) / _STEP)
+        moved[index] += step
+        columns.append((residual(moved) - now) / step)
     return np.stack(columns, axis=1)
+
+
+def _slopes_both_ways(
+    residual: Callable[[Floats], Floats], logs: Floats, now: Floats, used: Sequence[int]
+) -> NDArray[np.float64]:
+    """The smaller of the derivatives to both sides. Where a faster link changes no wait but a slower one would, the
+    wait only says how slow the link is not."""
+    down, up = (_slopes(residual, logs, now, used, step) for step in (-1e-3, 1e-3))
+    return np.where(np.abs(down) < np.abs(up), down, up)
 
 
 def _deviations(slopes: NDArray[np.float64], rest: Floats, total_ms: float) -> Floats:
