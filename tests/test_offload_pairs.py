@@ -14,7 +14,8 @@ from hloinspect.predict import predict
 COPY = "(f32[1024,1024]{1,0}, f32[1024,1024]{1,0:S(5)}, u32[])"
 LOOP = f"(s32[], f32[1024,1024]{{1,0:S(5)}}, f32[1024,1024]{{1,0}}, {COPY})"
 
-# Written by hand after the shape of XLA's loop-crossing async pairs: a prefetch starts in front of the loop, each turn waits
+# Written by hand after the shape of XLA's loop-crossing async pairs: a prefetch starts in front of the loop, each
+# turn waits
 # for it and starts the next one, and the last is waited for behind the loop.
 PREFETCH = f"""HloModule prefetch, is_scheduled=true
 
