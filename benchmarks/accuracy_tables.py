@@ -20,7 +20,8 @@ class Row:
     """A measured figure beside the predicted one, both in ``unit``.
 
     ``low`` and ``high`` span the scenarios. ``fitted`` is true where the target's figure was set from this very
-    measurement, so that the row shows that the model can hold it, and no more.
+    measurement, so that the row shows that the model can hold it, and no more. ``range_fitted`` is true where an end of
+    the range was: the central figure is held out, but that the range holds the measurement says nothing.
     """
 
     what: str
@@ -30,6 +31,14 @@ class Row:
     low: float
     high: float
     fitted: bool = False
+    range_fitted: bool = False
+
+    @property
+    def mark(self) -> str:
+        """What a reader must know of the row."""
+        if self.fitted:
+            return "fitted"
+        return "range fitted" if self.range_fitted else "" if self.inside else "outside the range"
 
     @property
     def ratio(self) -> float:
@@ -65,7 +74,7 @@ def comparison(rows: Iterable[Row]) -> str:
                 number(row.predicted),
                 f"{number(row.low)} to {number(row.high)}",
                 f"{row.ratio:.2f}",
-                "fitted" if row.fitted else "" if row.inside else "outside the range",
+                row.mark,
             )
             for row in rows
         ),

@@ -56,22 +56,9 @@ TOKENS = [
 ]
 NUMBERS = [b"0", b"-1", b"99999999999999999999", b"2147483648", b"9223372036854775807", b"1e9"]
 ATTRIBUTES = [
-    "shape",
-    "operands",
-    "called",
-    "metadata",
-    "backend_config",
-    "frontend_attributes",
-    "custom_call_target",
-    "tuple_index",
-    "parameter_number",
-    "constant_integer",
-    "comparison_direction",
-    "dot_dimensions",
-    "dim_labels",
-    "feature_groups",
-    "replica_groups",
-    "window_text",
+    *("shape", "operands", "called", "metadata", "backend_config", "frontend_attributes", "custom_call_target"),
+    *("tuple_index", "parameter_number", "constant_integer", "comparison_direction", "dot_dimensions", "dim_labels"),
+    *("feature_groups", "replica_groups", "window_text", "source_target_pairs", "is_host_transfer"),
 ]
 
 

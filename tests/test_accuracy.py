@@ -26,11 +26,7 @@ from hloinspect.predict.scenario import scenarios
 ROOT = Path(__file__).resolve().parents[1]
 SCANNED = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.pb.gz"
 MIB = 1 << 20
-
-
-@pytest.fixture(autouse=True)
-def _benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 
 def script(name: str) -> ModuleType:
@@ -42,7 +38,6 @@ def script(name: str) -> ModuleType:
 
 @given(st.lists(st.floats(min_value=1e-6, max_value=1e6), min_size=1))
 def test_the_five_numbers_are_in_order_and_span_the_values(values: list[float]):
-    sys.path.insert(0, str(ROOT / "benchmarks"))
     five = script("accuracy_tables").five_numbers(values)
     assert list(five) == sorted(five)
     assert (five[0], five[4]) == (min(values), max(values))
@@ -92,7 +87,7 @@ def test_host_copies_on_gb200_come_out_within_a_fifth_from_one_fitted_number():
     assert len(rows) == 8
     for row in rows:
         assert row.ratio == pytest.approx(1.0, abs=0.05 if row.fitted else 0.2), row.what
-        assert row.fitted or row.inside, row.what
+        assert row.fitted or row.range_fitted or row.inside, row.what
 
 
 def test_half_of_the_copies_were_not_fitted():
@@ -106,7 +101,7 @@ def test_large_products_in_f16_and_bf16_come_out_within_a_tenth_and_f8_is_overra
         shape = f"{size} x {size} x {size}"
         assert rows[f"a100-80g, f16, {shape}"].ratio == pytest.approx(1.0, abs=0.1)
         assert rows[f"a100-80g, f16, {shape}"].inside
-        assert rows[f"gb200, f8e4m3fn, {shape}"].inside  # at the slow end
+        assert rows[f"gb200, f8e4m3fn, {shape}"].range_fitted
         assert 1.2 < rows[f"gb200, f8e4m3fn, {shape}"].ratio < 1.4
 
 
@@ -133,7 +128,8 @@ def test_the_summary_leaves_out_what_was_fitted():
     text = published.summary([row, replace(row, predicted=1000.0, fitted=True)])
     assert "Not fitted: 1 of 2" in text
     assert "2.00 to 2.00" in text
-    assert "for 1 of them" in text
+    assert "for 1 of 1" in text
+    assert "for 0 of 0" in published.summary([replace(row, range_fitted=True)])
 
 
 # --- XLA's own estimates
@@ -336,8 +332,7 @@ calibrate_gpu.OPTIONS = {}  # the flag is the GPU's
 device, target, out = jax.devices()[0], load_target("h200"), Path(sys.argv[1])
 result = calibrate_gpu.Result("h200", device.device_kind, "test")
 result.copies = calibrate_gpu.compare_copies(calibrate_gpu.measure_copies(device), target)
-for name in ("save", "offload_scan"):
-    calibrate_gpu.measure_step(name, device, target, out, result)
+calibrate_gpu.measure_step("offload_scan", device, target, out, result)
 calibrate_gpu.write(result, out)
 """
 
@@ -358,13 +353,8 @@ def test_the_measuring_runs_from_end_to_end_on_a_cpu(tmp_path: Path):
     done = subprocess.run(command, capture_output=True, text=True, env=cpu_environment(**shapes), check=False)
     assert done.returncode == 0, done.stderr
     data = json.loads((tmp_path / "calibration.json").read_text())
-    assert [entry["what"].partition(":")[0] for entry in data["steps"]] == [
-        "save",
-        "save",
-        "offload_scan",
-        "offload_scan",
-    ]
+    assert [entry["what"].partition(":")[0] for entry in data["steps"]] == ["offload_scan"] * 2
     assert all(entry["measured"] > 0 for entry in data["steps"] if entry["unit"] == "ms")
     assert len(data["copies"]) == 4
-    assert (tmp_path / "save.hlo.pb").stat().st_size > 0
-    assert list((tmp_path / "save.trace").rglob("*.xplane.pb"))
+    assert (tmp_path / "offload_scan.hlo.pb").stat().st_size > 0
+    assert list((tmp_path / "offload_scan.trace").rglob("*.xplane.pb"))

@@ -43,10 +43,14 @@ each_module = pytest.mark.parametrize(
 
 
 def all_differences(one: Module, other: Module, every: int = 1) -> Iterator[str]:
-    """What differs between two models, also in what the agreement of the readers does not look at."""
-    yield from differences(one, other, every=every)
+    """What differs between the model of a printed text and the one that was printed, also in what the agreement of the
+    readers does not look at. Where host memory may be touched is a text's guess: it must not miss a place."""
+    yield from (found for found in differences(one, other, every=every) if not found.endswith(": host"))
     for computation in one.computations.values():
         there = other.computations[computation.name]
+        touches = {i for i in there.may_touch_host() if there.instruction(i).shape.host_bytes}
+        if not touches <= set(computation.may_touch_host()):
+            yield f"{computation.name}: host"
         for index in range(0, len(computation), every):
             left, right = computation.instruction(index), there.instruction(index)
             for field in ("is_host_transfer", "source_target_pairs", "called_names", "name"):
@@ -111,7 +115,7 @@ def test_xla_reads_a_printed_text_as_the_same_module(name: str) -> None:
 def test_an_instruction_is_spelt_as_xla_spells_it() -> None:
     text = print_module(parse_text(zoo_text()))
     for line in (
-        "%less = pred[] compare(%i.1, %limit), direction=LT",
+        "ROOT %less = pred[] compare(%i.1, %limit), direction=LT",
         "%fetch-start = (f32[4,8,16]{2,1,0}, f32[4,8,16]{2,1,0:S(5)}, u32[]) copy-start(%arg0), "
         'backend_config={"operation_queue_id":"1"}',
         '%loop = (s32[], f32[4,8,16]{2,1,0:S(5)}, f32[8,16]{1,0}) while(%init), condition=%condition, body=%body, '
@@ -220,7 +224,7 @@ class BuiltComputation(Computation):
 
 
 STEMS = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.\-]{0,6}", fullmatch=True)
-TEXT = st.text(max_size=12) | st.sampled_from(['calls=%x, metadata={op_name=\\"y\\"}, } ) ]', "S(5)", "\n}\n", "\\303"])
+TEXT = st.text(max_size=12) | st.sampled_from(['calls=%x, metadata={op_name=\\"y\\"}, } ) ]', "\n}\n", "\\303"])
 SMALL = st.integers(0, 99)
 KEYS = st.from_regex(r"[\w.\-]{1,9}", fullmatch=True)
 JSON = st.recursive(

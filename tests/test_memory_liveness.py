@@ -14,7 +14,8 @@ from hloinspect.hlo import parse_text
 from hloinspect.hlo.model import Operand
 from hloinspect.offload import assign as packing
 from hloinspect.offload.assign import SpaceUse, assign, peak
-from hloinspect.offload.liveness import Buffer, Liveness, liveness
+from hloinspect.offload.liveness import Liveness, liveness
+from hloinspect.offload.values import Buffer
 
 MIB = 1 << 20
 BIG = "f32[262144]{0}"  # 1 MiB
@@ -24,6 +25,9 @@ def lives(body: str, *, before: str = "", header: str = "") -> Liveness:
     """The live ranges of a module with these instructions in its entry."""
     text = f"HloModule m, is_scheduled=true{header}\n\n{before}ENTRY %main (p: f32[]) -> f32[] {{\n{body}}}\n"
     return liveness(parse_text(text))
+
+
+ORIGIN = lives("  ROOT %p = f32[] parameter(0)\n").buffers[0].origin
 
 
 def device(live: Liveness) -> SpaceUse:
@@ -213,6 +217,29 @@ def test_a_matrix_product_that_adds_is_written_over_what_it_adds_to() -> None:
     assert (temporaries(1), temporaries(0)) == (1, 2)
 
 
+def test_what_is_written_over_each_other_lies_at_one_place() -> None:
+    """Three buffers, of which the second is written over the first: best fit would else put it elsewhere."""
+    first = Buffer(ORIGIN, 1024, 0, ((0, 4),), -1, False, False, chain=7)
+    second = Buffer(ORIGIN, 1024, 0, ((5, 9),), -1, False, False, chain=7)
+    other = Buffer(ORIGIN, 1024, 0, ((3, 6),), -1, False, False)
+    (joined_chunk, alone) = sorted(packing._chunks([first, other, second]), key=lambda chunk: chunk.spans)
+    assert (joined_chunk.spans, joined_chunk.first_length, alone.spans) == (((0, 9),), 4, ((3, 6),))
+    assert packing._packed([first, other, second], 2048) == 2048
+
+
+def test_a_chain_of_kernels_that_write_over_their_operands_needs_memory_once() -> None:
+    live = lives(f"""  %p = {BIG} parameter(0)
+  %a = {BIG} sort(%p), dimensions={{0}}
+  %b = {BIG} negate(%a)
+  %c = {BIG} exponential(%b)
+  ROOT %r = f32[] custom-call(%c), custom_call_target="sum"
+""")
+    chains = {live.values_of("main", Operand(name))[0].buffer.chain for name in "abc"}
+    assert len(chains) == 1
+    assert chains != {-1}
+    assert device(live).temp_bytes == MIB
+
+
 def test_the_smallest_hole_that_fits_is_filled() -> None:
     def at(*bounds: tuple[int, int], size: int) -> int:
         offsets, ends = (np.array([pair[side] for pair in bounds], dtype=np.int64) for side in (0, 1))
@@ -253,7 +280,6 @@ def test_a_module_that_cannot_be_followed_is_refused(body: str, complaint: str) 
 # ---- packing, against brute force
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), min_size=1, max_size=3)
-ORIGIN = lives("  ROOT %p = f32[] parameter(0)\n").buffers[0].origin
 
 
 def joined(spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -26,6 +26,7 @@ from hloinspect.hlo.shape import Shape
 
 _Key = TypeVar("_Key")
 _NAME = re.compile(r"[\w.\-]+")
+_WORDS = re.compile(r'[^(){}\[\]",\n]*')
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
 _MARKS = {"gpu": "operation_queue_id", "tpu": "T(8,128)"}
@@ -43,7 +44,7 @@ _REWRITTEN = frozenset(
 def print_module(module: Module) -> str:
     """HLO text of a module, in schedule order, that ``parse_text`` reads back as the same model (see above).
 
-    Raises HloParseError for a name that text cannot spell; XLA makes none.
+    Raises HloParseError for a name or value that text cannot spell; XLA makes none.
     """
     tables = _FrameTables()
     computations = [_computation(module, computation, tables) for computation in module.computations.values()]
@@ -69,6 +70,13 @@ def _name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise HloParseError(f"{name[:60]!r} is no name that HLO text can spell")
     return name
+
+
+def _words(text: str) -> str:
+    """Something that stands in no quotes, such as dimension labels, and that a damaged text can have made anything."""
+    if not _WORDS.fullmatch(text):
+        raise HloParseError(f"{text[:60]!r} is no value that HLO text can spell")
+    return text
 
 
 def _quoted(text: str) -> str:
@@ -131,9 +139,9 @@ def _attributes(instruction: Instruction, raw: Mapping[str, str]) -> Iterator[tu
     if instruction.tuple_index >= 0:
         yield "index", str(instruction.tuple_index)
     if instruction.window_text:
-        yield "window", f"{{{instruction.window_text}}}"
+        yield "window", f"{{{_words(instruction.window_text)}}}"
     if instruction.dim_labels:
-        yield "dim_labels", instruction.dim_labels
+        yield "dim_labels", _words(instruction.dim_labels)
     if instruction.feature_groups != 1:
         yield "feature_group_count", str(instruction.feature_groups)
     if (dims := instruction.dot_dimensions) is not None:
@@ -142,7 +150,7 @@ def _attributes(instruction: Instruction, raw: Mapping[str, str]) -> Iterator[tu
         yield "rhs_batch_dims", _braced(dims.rhs_batch)
         yield "rhs_contracting_dims", _braced(dims.rhs_contracting)
     if instruction.comparison_direction:
-        yield "direction", instruction.comparison_direction
+        yield "direction", _words(instruction.comparison_direction)
     if "replica_groups" in raw:  # all of them, where the model has the first
         yield from ((key, raw[key]) for key in ("replica_groups", "device_ids") if key in raw)
     elif instruction.replica_groups.size:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hloinspect.offload.liveness import Buffer, Liveness
+from hloinspect.offload.liveness import Liveness
+from hloinspect.offload.values import Buffer, join_spans
 
 Numbers = npt.NDArray[np.int64]
 
@@ -91,7 +92,7 @@ def _assign(live: Liveness, space: int) -> SpaceUse:
     return SpaceUse(arguments, outputs, aliased, _packed(temporaries, lower), lower, when, tuple(temporaries))
 
 
-def peak(buffers: Sequence[Buffer]) -> tuple[int, int]:
+def peak(buffers: Sequence[Buffer | _Chunk]) -> tuple[int, int]:
     """The most bytes that buffers need at one time, and the first such time."""
     if not buffers:
         return 0, 0
@@ -193,32 +194,59 @@ def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
     return left
 
 
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What lies at one place: a buffer, or several that are written over each other, the first of them for
+    ``first_length`` instructions."""
+
+    bytes: int
+    spans: tuple[tuple[int, int], ...]
+    first_length: int
+
+    @property
+    def whole_length(self) -> int:
+        return self.spans[-1][1] - self.spans[0][0]
+
+
 def _packed(buffers: Sequence[Buffer], lower: int) -> int:
     """Bytes of the packing of buffers; ``lower`` is what they need at once."""
-    largest = sorted(buffers, key=lambda b: (-b.bytes, b.spans[0][0] - b.spans[0][1]))[:MAX_PACKED]
+    chunks = _chunks(buffers)
+    largest = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.first_length))[:MAX_PACKED]
     rest = lower - peak(largest)[0]
     size = _heap(largest)
     if len(largest) <= BOTH_ORDERS:
-        size = min(size, _heap(sorted(largest, key=lambda b: (b.spans[0][0] - b.spans[-1][1], -b.bytes))))
+        size = min(size, _heap(sorted(largest, key=lambda chunk: (-chunk.whole_length, -chunk.bytes))))
     return size + rest
 
 
-def _heap(buffers: Sequence[Buffer]) -> int:
-    """The size of a heap into which buffers are put by best fit, one after the other."""
-    count = sum(len(buffer.spans) for buffer in buffers)
+def _chunks(buffers: Sequence[Buffer]) -> list[_Chunk]:
+    chains: dict[int, list[Buffer]] = {}
+    for number, buffer in enumerate(buffers):
+        chains.setdefault(buffer.chain if buffer.chain >= 0 else -1 - number, []).append(buffer)
+    found = []
+    for links in chains.values():
+        first = min(links, key=lambda buffer: buffer.spans[0]).spans[0]
+        spans = join_spans(sorted(span for buffer in links for span in buffer.spans))
+        found.append(_Chunk(links[0].bytes, spans, first[1] - first[0]))
+    return found
+
+
+def _heap(chunks: Sequence[_Chunk]) -> int:
+    """The size of a heap into which chunks are put by best fit, one after the other."""
+    count = sum(len(chunk.spans) for chunk in chunks)
     table = np.zeros((4, count), dtype=np.int64)  # first and last time, offset, end
     filled = size = 0
-    for buffer in buffers:
+    for chunk in chunks:
         taken = np.zeros(filled, dtype=np.bool_)
-        for first, last in buffer.spans:
+        for first, last in chunk.spans:
             taken |= (table[0, :filled] <= last) & (table[1, :filled] >= first)
         rows = np.flatnonzero(taken)
-        offset = _best_fit(table[2, rows], table[3, rows], buffer.bytes)
-        end = offset + (buffer.bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        for first, last in buffer.spans:
+        offset = _best_fit(table[2, rows], table[3, rows], chunk.bytes)
+        end = offset + (chunk.bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        for first, last in chunk.spans:
             table[:, filled] = (first, last, offset, end)
             filled += 1
-        size = max(size, offset + buffer.bytes)
+        size = max(size, offset + chunk.bytes)
     return size
 
 

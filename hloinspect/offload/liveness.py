@@ -16,7 +16,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape
 from hloinspect.offload.inplace import Path, in_place, may_reuse, read_aliases
-from hloinspect.offload.values import Origin, ValueTable
+from hloinspect.offload.values import Buffer, Origin, ValueTable, join_spans
 
 MIN_REUSE_BYTES = 4096
 """Below this nobody asks whether a result may overwrite an operand."""
@@ -25,22 +25,6 @@ _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "
 _FRESH = frozenset({"constant", "iota", "parameter"})
 
 Values = list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """Values in one piece of memory. ``spans`` are the times [first, last] at which it is needed, in order and apart.
-
-    ``parameter`` is the entry's parameter that it is, or -1; ``is_result`` whether a result of the step lies in it.
-    """
-
-    origin: Origin
-    bytes: int
-    memory_space: int
-    spans: tuple[tuple[int, int], ...]
-    parameter: int
-    is_donated: bool
-    is_result: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,38 +452,43 @@ class _Walk:
 
     def _buffers(self, groups: dict[int, Values], donated: set[tuple[int, Path]]) -> tuple[Buffer, ...]:
         table = self._table
-        early = self._overwritten(groups)
+        heirs = self._overwritten(groups)
+        chains: dict[int, int] = {}
+        for given, result in heirs.items():  # in schedule order
+            chains[result] = chains.setdefault(given, given)
         arguments = {table.buffer(value): key for key, value in self._entry_parameters.items()}
         results = {table.buffer(value) for value in self._roots[self._module.entry_name]}
         buffers = []
         for group, members in groups.items():
             argument = arguments.get(group)
-            spans = sorted((table.start(n), table.end(n) - (n in early)) for n in members)
+            spans = sorted((table.start(n), table.end(n) - (n in heirs)) for n in members)
             origin = table.origins[max(members, key=lambda n: table.origins[n].shape.size_bytes)]
             buffer = Buffer(
                 origin=origin,
                 bytes=origin.shape.size_bytes,
                 memory_space=origin.shape.memory_space,
-                spans=_union(spans),
+                spans=join_spans(spans),
                 parameter=-1 if argument is None else argument[0],
                 is_donated=argument in donated,
                 is_result=group in results,
+                chain=chains.get(members[0], -1),
             )
             buffers.append(buffer)
         return tuple(buffers)
 
-    def _overwritten(self, groups: dict[int, Values]) -> set[int]:
-        """Values that give their memory to a result at their last use, so that the two are never there together.
+    def _overwritten(self, groups: dict[int, Values]) -> dict[int, int]:
+        """Values that give their memory to a result at their last use, so that the two are never there together, each
+        with that result.
 
         Only buffers of one value do (heap_simulator.cc, ``may_reuse_operand_buffers``), and each only once.
         """
         table = self._table
         alone = {members[0] for members in groups.values() if len(members) == 1}
-        early: set[int] = set()
+        heirs: dict[int, int] = {}
         served: set[int] = set()
         for made, operand, number in self._reuses:
             result, given = table.value(made), table.value(operand)
-            if result in served or given in early or result not in alone or given not in alone:
+            if result in served or given in heirs or result not in alone or given not in alone:
                 continue
             if table.end(given) != table.start(result) or table.start(given) >= table.end(given):
                 continue
@@ -507,22 +496,11 @@ class _Walk:
             if one.shape.memory_space == other.shape.memory_space and may_reuse(
                 self._module, one.instruction, one.path, number, other.shape
             ):
-                early.add(given)
+                heirs[given] = result
                 served.add(result)
-        return early
+        return heirs
 
 
 def donations(module: Module) -> dict[Path, tuple[int, Path]]:
     """For each result of the step that is written over an argument: the parameter's number and the path into it."""
     return read_aliases(module.attributes.get("input_output_alias", ""))
-
-
-def _union(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Sorted spans, those that overlap or touch put together."""
-    joined: list[tuple[int, int]] = []
-    for first, last in spans:
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
-        else:
-            joined.append((first, last))
-    return tuple(joined)

@@ -14,9 +14,10 @@ from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.offload.assign import SpaceUse, assign, spaces_of
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.liveness import Buffer, LiveLeaf, Liveness, liveness
+from hloinspect.offload.liveness import LiveLeaf, Liveness, liveness
 from hloinspect.offload.source import Source, source_of
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.offload.values import Buffer
 from hloinspect.timeline import Timeline
 
 ARTIFACTS = "artifacts"

@@ -2,7 +2,9 @@
 
 A slice that runs as a memcpy takes its address from a configuration (byte offset and stride a turn), not from its index
 operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in
-the wrong order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308).
+the wrong order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308). Double buffering adds a second
+fault of this kind (PR 47218), and an index that is out of bounds a third, outside of loops (issue 49120). See
+docs/slices.md.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ _TURNS = 2
 
 @dataclass(frozen=True, slots=True)
 class SliceCheck:
-    """One slice in a loop: the byte offsets of its first turns by its index (``by_index``) and by its configuration
-    (``emitted``). ``instruction`` is the one in the schedule, ``on_host`` whether the sliced buffer is in host
-    memory."""
+    """One slice: its byte offsets in the first turns of the innermost loop around it (outside of loops: its one byte
+    offset) by its index (``by_index``) and by its configuration (``emitted``). ``instruction`` is the one in the
+    schedule, ``on_host`` whether the sliced buffer is in host memory."""
 
     computation: str
     instruction: str
@@ -37,16 +39,17 @@ class SliceCheck:
 
 
 def check_slices(program: Program) -> tuple[SliceCheck, ...]:
-    """Every slice whose configuration and index can both be worked out for the first turns of its loop."""
+    """Every slice whose configuration and index can both be worked out, for the first turns of its loop."""
     module = program.module
     arguments = _loop_arguments(program)
+    annotated = any(computation.mentioning("dynamic_slice_config") for computation in module.computations.values())
     found: list[SliceCheck] = []
     for computation in program.computations():
-        turns = arguments.get(computation.name)
-        if not turns:
+        turns = arguments.get(computation.name, ())
+        if not turns and not annotated:  # only that configuration says anything outside of loops
             continue
-        for instruction in computation:
-            if instruction.called.get("calls"):
+        for index in computation.ending_in("fusion", "-start"):
+            if (instruction := computation.instruction(index)).called.get("calls"):
                 found += _checks(module, computation, instruction, turns)
     return tuple(found)
 
@@ -55,12 +58,11 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
     """For each computation inside a loop its arguments in the first turns of the innermost one, in the first turn of
     the loops around it."""
     module = program.module
-    found: dict[str, list[Arguments]] = {program.module.entry_name: []}
-    keep = {program.module.entry_name: no_arguments}
+    found: dict[str, list[Arguments]] = {}
     for site in program.call_sites:  # callers come before callees
         caller = module.computations[site.caller]
         call = caller.instruction(site.index)
-        outer = found.get(site.caller) or [keep.get(site.caller, no_arguments)]
+        outer = found.get(site.caller) or [no_arguments]
         if call.opcode == "while":
             turns = _TURNS if site.times >= _TURNS else site.times
             values = LoopValues(module, caller, call, outer[0])
@@ -89,7 +91,7 @@ def _checks(
     if callee is None:
         return
     memcpy: Mapping[str, object] | None = _memcpy_config(instruction)
-    passed = [_passed(module, computation, instruction, turn) for turn in turns]
+    passed = [_passed(module, computation, instruction, turn) for turn in turns or (no_arguments,)]
     if instruction.start_of == "async" and callee.root.opcode == "fusion":
         memcpy = _memcpy_config(callee.root) or memcpy
         inner = module.computations.get(next(iter(callee.root.called.get("calls", ())), ""))
@@ -97,9 +99,10 @@ def _checks(
             return
         passed = [_passed(module, callee, callee.root, each) for each in passed]
         callee = inner
-    if not is_pure_copy(callee):
+    slices = callee.ending_in("dynamic-slice", "dynamic-update-slice")
+    if not slices or not is_pure_copy(callee):
         return
-    for index in callee.ending_in("dynamic-slice", "dynamic-update-slice"):
+    for index in slices:
         part = callee.instruction(index)
         if part.opcode not in ("dynamic-slice", "dynamic-update-slice") or not part.operands:
             continue
@@ -125,17 +128,19 @@ def _number(value: object) -> int | None:
 
 
 def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int) -> tuple[int, ...] | None:
-    """Byte offsets of the first turns as XLA will use them, or None where no configuration says so."""
+    """Byte offsets of the first turns (0 turns: the one outside of loops) as XLA will use them, or None where no
+    configuration says so."""
     config = slice_config(part)
     if config is not None:
         linear = config.get("linear")
         fields = linear if isinstance(linear, dict) else config
         offset, stride = _number(fields.get("byte_offset", 0)), _number(fields.get("byte_stride", 0))
         # loop_index counts loops from the innermost one out; only that one is followed here
-        if offset is None or stride is None or str(config.get("loop_index", "0")) != "0":
+        loop = config.get("loop_index")
+        if offset is None or stride is None or str(loop or 0) != "0" or (loop is not None and not turns):
             return None
-        return tuple(offset + turn * stride for turn in range(turns))
-    if memcpy is None or not memcpy.get("depends_on_loop"):
+        return tuple(offset + turn * stride for turn in range(max(turns, 1)))
+    if memcpy is None or not memcpy.get("depends_on_loop") or not turns:
         return None
     key = "src_offset_bytes" if part.opcode == "dynamic-slice" else "dst_offset_bytes"
     listed = memcpy.get(key)

@@ -1,4 +1,4 @@
-"""A table of values: when each lives, which of them are one and the same, and which share memory."""
+"""Values and buffers: when each lives, which are one and the same, and which share memory."""
 
 from __future__ import annotations
 
@@ -18,6 +18,24 @@ class Origin:
     instruction: Instruction
     path: Path
     shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Values in one piece of memory. ``spans`` are the times [first, last] at which it is needed, in order and apart.
+
+    ``parameter`` is the entry's parameter that it is, or -1; ``is_result`` whether a result of the step lies in it.
+    Buffers of one ``chain`` are written over each other, one after the other; -1 where there is none.
+    """
+
+    origin: Origin
+    bytes: int
+    memory_space: int
+    spans: tuple[tuple[int, int], ...]
+    parameter: int
+    is_donated: bool
+    is_result: bool
+    chain: int = -1
 
 
 def _find(parents: array[int], number: int) -> int:
@@ -96,3 +114,14 @@ class ValueTable:
             if number == parent and number not in without:
                 found.setdefault(self.buffer(number), []).append(number)
         return found
+
+
+def join_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Sorted spans, those that overlap or touch put together."""
+    joined: list[tuple[int, int]] = []
+    for first, last in spans:
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return tuple(joined)

@@ -43,7 +43,13 @@ def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
     lines = [*_head(report), "", *_step(report, width)]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
-    lines += ["", *_memory(report), *_reasons(report, width), *_loose_ends(report, width), *_notes(report, width)]
+    lines += [
+        "",
+        *_memory(report, width),
+        *_reasons(report, width),
+        *_loose_ends(report, width),
+        *_notes(report, width),
+    ]
     return "\n".join(lines)
 
 
@@ -224,7 +230,7 @@ def _rest(report: Report, shown: int) -> str:
     return f"the {shown} that wait the longest, of {len(report.transfers)} ({summary}); --all shows them all"
 
 
-def _memory(report: Report) -> list[str]:
+def _memory(report: Report, width: int) -> list[str]:
     memory = report.memory
     sent = sum(t.bytes_per_step for t in report.transfers if t.direction == "d2h")
     back = sum(t.bytes_per_step for t in report.transfers if t.direction == "h2d")
@@ -236,14 +242,19 @@ def _memory(report: Report) -> list[str]:
     if memory.host_bytes is not None:
         parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
     parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
-    lines = [" memory    " + "   ".join(parts)]
+    lines = [" memory    " + parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + 3 + len(part) <= width:
+            lines[-1] += "   " + part
+        else:
+            lines.append(" " * 11 + part)
     late = [transfer for transfer in report.transfers if transfer.release is not None and transfer.release.late]
     if late:
         copies = sum(transfer.direction == "d2h" for transfer in report.transfers)
         kept = bytes_text(sum(transfer.bytes_per_step for transfer in late))
         lines.append(
-            f"           {len(late)} of {copies} copies to the host ({kept}) start only in the backward pass: "
-            "the forward pass keeps them"
+            f"           {len(late)} of {copies} copies to the host ({kept}) start only "
+            "when the backward pass has begun"
         )
     for kind in ("parameter", "result"):
         values = [value for value in report.host_values if value.kind == kind]
