@@ -183,14 +183,31 @@ class Ended:
     rss_bytes: int
 
 
+# Started from a small process of its own: what a process is forked from counts into its peak memory, and a test
+# runner that
+# has compiled something is large. Its exit code is the command's.
+LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[2:])
+_, status, usage = os.wait4(process.pid, 0)
+with open(sys.argv[1], "w") as file:
+    file.write(str(usage.ru_maxrss))
+os._exit(os.waitstatus_to_exitcode(status) % 256)
+"""
+
+
 def measured(tmp_path: Path, *arguments: str, feed: Callable[[int], None] | None = None, limit: str = "") -> Ended:
     """Runs the command; ``feed`` writes to its standard input, given as a file descriptor."""
-    out, err = tmp_path / "stdout", tmp_path / "stderr"
+    out, err, peak = tmp_path / "stdout", tmp_path / "stderr", tmp_path / "peak"
     env = {**os.environ, "PYTHONPATH": str(ROOT), **({"HLOINSPECT_MAX_BYTES": limit} if limit else {})}
     reader, writer = os.pipe()
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hloinspect", *arguments], stdin=reader, stdout=stdout, stderr=stderr, env=env
+            [sys.executable, "-c", LAUNCHER, str(peak), sys.executable, "-m", "hloinspect", *arguments],
+            stdin=reader,
+            stdout=stdout,
+            stderr=stderr,
+            env=env,
         )
     os.close(reader)
 
@@ -205,11 +222,10 @@ def measured(tmp_path: Path, *arguments: str, feed: Callable[[int], None] | None
 
     thread = threading.Thread(target=write)
     thread.start()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    process.wait()
     thread.join()
     scale = 1 if sys.platform == "darwin" else 1024
-    return Ended(process.returncode, out.read_text(), err.read_text(), usage.ru_maxrss * scale)
+    return Ended(process.returncode, out.read_text(), err.read_text(), int(peak.read_text()) * scale)
 
 
 @pytest.fixture(autouse=True)
