@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.compile.topology import choose_topology
 from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys, side_text
 from hloinspect.errors import HloParseError, InputError, UsageError
 from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
@@ -107,6 +106,8 @@ def inspect(
     if chosen is not None and link:
         chosen = with_link(chosen, link)
     if chosen is not None and topology:
+        from hloinspect.compile.topology import choose_topology
+
         choose_topology(chosen, devices, topology)  # for its complaints
     try:
         return _judge(loaded, chosen, devices, topology)

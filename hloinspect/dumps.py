@@ -28,7 +28,8 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DumpedModule:
-    """One module of a dump: its optimized text or proto (the text where both are there) and the files beside it.
+    """One module of a dump: its optimized text or proto (the text where both are there, and unpacked if it is there so)
+    and the files beside it.
 
     ``key`` is what its files share, such as ``module_0001.jit_train_step``.
     """
@@ -56,12 +57,13 @@ def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
     """The optimized modules of a directory, by key. Empty where there are none."""
     files = sorted(path for path in directory.iterdir() if path.is_file())
     names = {path.name: path for path in files}
-    chosen: dict[str, Path] = {}
+    chosen: dict[str, tuple[bool, bool, Path]] = {}
     for path in files:
-        match = _OPTIMIZED.fullmatch(path.name)
-        if match and (match["key"] not in chosen or match["ending"] in (".txt", ".hlo")):
-            chosen[match["key"]] = path
-    return tuple(_with_side_files(key, path, names) for key, path in sorted(chosen.items()))
+        if match := _OPTIMIZED.fullmatch(path.name):
+            # text before proto, and what can be looked into for host memory before what is packed
+            candidate = (match["ending"] not in (".txt", ".hlo"), match["packed"] is not None, path)
+            chosen[match["key"]] = min(chosen.get(match["key"], candidate), candidate)
+    return tuple(_with_side_files(key, path, names) for key, (_, _, path) in sorted(chosen.items()))
 
 
 def _with_side_files(key: str, module: Path, names: dict[str, Path]) -> DumpedModule:
@@ -108,7 +110,7 @@ def choose_module(directory: Path, modules: Sequence[DumpedModule], wanted: str 
 def _answers_to(module: DumpedModule, wanted: str) -> bool:
     number, _, name = module.key.partition(".")
     digits = number.rpartition("_")[2]
-    return wanted in (module.key, name, number) or (
+    return wanted in (module.key, name or module.key, number) or (
         wanted.isdecimal() and digits.isdecimal() and int(digits) == int(wanted)
     )
 

@@ -118,7 +118,7 @@ def test_an_instruction_is_spelt_as_xla_spells_it() -> None:
         "ROOT %less = pred[] compare(%i.1, %limit), direction=LT",
         "%fetch-start = (f32[4,8,16]{2,1,0}, f32[4,8,16]{2,1,0:S(5)}, u32[]) copy-start(%arg0), "
         'backend_config={"operation_queue_id":"1"}',
-        '%loop = (s32[], f32[4,8,16]{2,1,0:S(5)}, f32[8,16]{1,0}) while(%init), condition=%condition, body=%body, '
+        "%loop = (s32[], f32[4,8,16]{2,1,0:S(5)}, f32[8,16]{1,0}) while(%init), condition=%condition, body=%body, "
         'backend_config={"known_trip_count":{"n":"4"}}',
         "%chosen = f32[8,8]{1,0} conditional(%arg4, %scattered, %arg5), true_computation=%yes, false_computation=%no",
         "%minus = s4[] constant(-3)",
@@ -286,13 +286,19 @@ def particulars(draw: st.DrawFn, callees: Sequence[str]) -> dict[str, Any]:
             }
         ),
         "all-reduce-start": st.fixed_dictionaries(
-            {"replica_groups": groups(), "called": st.fixed_dictionaries({"calls": st.tuples(name), "to_apply": st.tuples(name)})}
+            {
+                "replica_groups": groups(),
+                "called": st.fixed_dictionaries({"calls": st.tuples(name), "to_apply": st.tuples(name)}),
+            }
         ),
         "collective-permute": st.fixed_dictionaries(
             {"source_target_pairs": st.lists(st.tuples(SMALL, SMALL), max_size=3).map(tuple)}
         ),
         "custom-call": st.fixed_dictionaries(
-            {"custom_call_target": TEXT, "called": st.fixed_dictionaries({"calls": st.lists(name, min_size=1, max_size=2).map(tuple)})}
+            {
+                "custom_call_target": TEXT,
+                "called": st.fixed_dictionaries({"calls": st.lists(name, min_size=1, max_size=2).map(tuple)}),
+            }
         ),
         "while": st.fixed_dictionaries(
             {"called": st.fixed_dictionaries({"condition": st.tuples(name), "body": st.tuples(name)})}
@@ -305,7 +311,7 @@ def particulars(draw: st.DrawFn, callees: Sequence[str]) -> dict[str, Any]:
             {"called": st.fixed_dictionaries({"to_apply": st.tuples(name, name)})}
         ),
         "send": st.fixed_dictionaries({"is_host_transfer": st.booleans()}),
-    }  # fmt: skip
+    }
     opcode = draw(st.sampled_from(sorted(kinds)))
     return {"opcode": opcode, **draw(kinds[opcode])}
 
@@ -334,11 +340,14 @@ def modules(draw: st.DrawFn) -> Module:
     names = [f"{draw(STEMS)}.{number}" for number in range(draw(st.integers(1, 3)))]
     entry = draw(st.sampled_from(names))
     made = {
-        name: BuiltComputation(name, name == entry, draw(st.just("") | TEXT), draw(instructions(names))) for name in names
+        name: BuiltComputation(name, name == entry, draw(st.just("") | TEXT), draw(instructions(names)))
+        for name in names
     }
     is_scheduled = draw(st.booleans())
     attributes = {"is_scheduled": "true"} if is_scheduled else {}
-    attributes |= draw(st.sampled_from([{}, {"input_output_alias": "{ {0}: (0, {}, may-alias) }", "replica_count": "8"}]))
+    attributes |= draw(
+        st.sampled_from([{}, {"input_output_alias": "{ {0}: (0, {}, may-alias) }", "replica_count": "8"}])
+    )
     platform = draw(st.sampled_from(["", "gpu", "tpu"]))
     return Module(draw(STEMS), made, entry, is_scheduled, attributes, platform, 0, "built")
 

@@ -14,6 +14,7 @@ from hloinspect.hlo import parse_text
 from hloinspect.hlo.model import Operand
 from hloinspect.offload import assign as packing
 from hloinspect.offload.assign import SpaceUse, assign, peak
+from hloinspect.offload.assign_columns import best_fit
 from hloinspect.offload.liveness import Liveness, liveness
 from hloinspect.offload.values import Buffer
 
@@ -243,7 +244,7 @@ def test_a_chain_of_kernels_that_write_over_their_operands_needs_memory_once() -
 def test_the_smallest_hole_that_fits_is_filled() -> None:
     def at(*bounds: tuple[int, int], size: int) -> int:
         offsets, ends = (np.array([pair[side] for pair in bounds], dtype=np.int64) for side in (0, 1))
-        return packing._best_fit(offsets, ends, size)
+        return best_fit(offsets, ends, size)
 
     assert at((1000, 1100), (1300, 1400), (2000, 2100), size=150) == 1100  # holes of 1000, 200 and 600
     assert at((1000, 1100), (1300, 1400), (2000, 2100), size=300) == 1400

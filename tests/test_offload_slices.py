@@ -97,8 +97,12 @@ def test_what_offloads_no_slice_has_none_to_check_in_host_memory(name: str) -> N
 def test_of_the_versions_exactly_those_that_are_known_are_wrong() -> None:
     known = GOLDEN["wrong_gradients"]
     found: dict[bool, set[str]] = {True: set(), False: set()}
-    modules = [(path.name[3:].partition("_")[0], path) for path in (CORPUS / "hlo" / "versions").glob("*_act_scan*.hlo")]
-    modules += [(GOLDEN[f"hlo/{name}.hlo"]["jax"], CORPUS / "hlo" / f"{name}.hlo") for name in ("s_off", "s_off_pipe_nocse")]
+    modules = [
+        (path.name[3:].partition("_")[0], path) for path in (CORPUS / "hlo" / "versions").glob("*_act_scan*.hlo")
+    ]
+    modules += [
+        (GOLDEN[f"hlo/{name}.hlo"]["jax"], CORPUS / "hlo" / f"{name}.hlo") for name in ("s_off", "s_off_pipe_nocse")
+    ]
     for version, path in modules:
         checks = [check for check in checks_of(load_module(path)) if check.on_host]
         if len(checks) == 2:  # as_text() up to 0.10.1 has lost the configuration
@@ -180,7 +184,9 @@ def test_an_edited_configuration_is_wrong_where_it_leaves_the_index(old: str, ne
 
 
 def test_an_index_that_is_edited_away_is_found_too() -> None:
-    assert "dynamic-slice-start.1" in edited("subtract(%constant_45_1, %param_0.367)", "add(%constant_45_1, %param_0.367)")
+    assert "dynamic-slice-start.1" in edited(
+        "subtract(%constant_45_1, %param_0.367)", "add(%constant_45_1, %param_0.367)"
+    )
 
 
 # ---- small loops
@@ -424,7 +430,13 @@ def test_tables_of_offsets_are_checked_by_direction() -> None:
 
 @pytest.mark.parametrize(
     "table",
-    [memcpy(["0"], ["0"]), memcpy([], []), memcpy(["a", "b"], ["0", "0"]), memcpy(["0"] * 8, ["0"] * 8, depends=False), ""],
+    [
+        memcpy(["0"], ["0"]),
+        memcpy([], []),
+        memcpy(["a", "b"], ["0", "0"]),
+        memcpy(["0"] * 8, ["0"] * 8, depends=False),
+        "",
+    ],
     ids=["too short", "empty", "no numbers", "not of the loop", "none"],
 )
 def test_a_table_that_does_not_say_is_passed_over(table: str) -> None:
@@ -462,7 +474,9 @@ def test_a_loop_that_never_turns_has_nothing_to_check() -> None:
 
 
 @pytest.mark.slow
-def test_the_update_out_of_bounds_of_issue_49120_is_found_where_this_jax_has_it(tmp_path: Path, hloinspect: Any) -> None:
+def test_the_update_out_of_bounds_of_issue_49120_is_found_where_this_jax_has_it(
+    tmp_path: Path, hloinspect: Any
+) -> None:
     pytest.importorskip("jax_cuda13_plugin")
     step = tmp_path / "step.py"
     step.write_text(

@@ -1,8 +1,9 @@
 """Writes a module as HLO text: from either reader's model, in one spelling, to be read again by ``parse_text``.
 
 What is written reads back as a model that answers every question as the first one does. It is meant for that, and not
-for XLA's parser, which wants to know more of most instructions (the dimensions of a transpose) than the model has. Of what the model does not
-hold, the attributes of an instruction that was itself read from text are kept as they stand; the rest is lost:
+for XLA's parser, which wants to know more of most instructions (the dimensions of a transpose) than the model has. Of
+what the model does not hold, the attributes of an instruction that was itself read from text are kept as they stand;
+the rest is lost:
 
 * tiles and other extras of TPU layouts (``T(8,128)``); the platform, which they tell, stands in a comment instead;
 * values of constants other than integer scalars, which are written as ``{...}``, XLA's own way to leave out arrays;

@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import Protocol
 
 from hloinspect.offload.liveness import Liveness
 from hloinspect.offload.values import Buffer, join_spans
-
-Numbers = npt.NDArray[np.int64]
 
 ALIGNMENT = 256
 """Temporaries begin at multiples of this (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes`` and the heap's own)."""
@@ -28,6 +24,9 @@ MAX_PLACED = 50_000
 
 MAX_PACKED = 6000
 """Buffers that are packed one by one. Of more, the smallest count with what they need at once, without gaps."""
+
+FEW = 1500
+"""Up to this many buffers lists are quick enough, and numpy, whose import alone takes longer, is left alone."""
 
 BOTH_ORDERS = 2500
 """Up to this many, both orders are tried; beyond, the order of size alone (the order that nearly always wins)."""
@@ -92,7 +91,7 @@ def _assign(live: Liveness, space: int) -> SpaceUse:
     return SpaceUse(arguments, outputs, aliased, _packed(temporaries, lower), lower, when, tuple(temporaries))
 
 
-def peak(buffers: Sequence[Buffer | _Chunk]) -> tuple[int, int]:
+def peak(buffers: Sequence[Buffer | Chunk]) -> tuple[int, int]:
     """The most bytes that buffers need at one time, and the first such time."""
     if not buffers:
         return 0, 0
@@ -109,76 +108,97 @@ def peak(buffers: Sequence[Buffer | _Chunk]) -> tuple[int, int]:
     return most, when
 
 
-class _Gaps:
-    """Times at which allocations that are there anyway are free: one row a gap."""
+def gaps_for(count: int) -> Gaps:
+    """A table of gaps for so many buffers: lists for a few, numpy's columns for many."""
+    if count <= FEW:
+        return PlainGaps()
+    from hloinspect.offload.assign_columns import ColumnGaps
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int]] = []  # first, last, allocation
-        self._table: Numbers = np.empty((0, 3), dtype=np.int64)
-        self._live = 0
+    return ColumnGaps()
+
+
+def heap_of(chunks: Sequence[Chunk]) -> int:
+    """The size of a heap into which chunks are put by best fit, one after the other."""
+    if len(chunks) <= FEW:
+        return plain_heap(chunks)
+    from hloinspect.offload.assign_columns import column_heap
+
+    return column_heap(chunks)
+
+
+class Gaps(Protocol):
+    """Times at which allocations that are there anyway are free."""
 
     def add(self, allocation: int, spans: Sequence[tuple[int, int]], end: int) -> None:
         """A new allocation with the spans in which it is taken."""
-        begin = 0
-        for first, last in (*spans, (end + 1, end + 1)):
-            if first > begin:
-                self._push((begin, first - 1, allocation))
-            begin = last + 1
-
-    def _push(self, row: tuple[int, int, int]) -> None:
-        if self._live == len(self._table):
-            grown = np.full((max(64, 2 * len(self._table)), 3), -1, dtype=np.int64)
-            grown[: self._live] = self._table[: self._live]
-            self._table = grown
-        self._table[self._live] = row
-        self._live += 1
 
     def take(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Puts a buffer into the newest allocation that is free in all its spans. False if there is none."""
-        table = self._table[: self._live]
-        fitting: list[Numbers] = []
+
+
+class PlainGaps:
+    """Gaps in a list."""
+
+    def __init__(self) -> None:
+        self._gaps: list[tuple[int, int, int]] = []  # first, last, allocation
+
+    def add(self, allocation: int, spans: Sequence[tuple[int, int]], end: int) -> None:
+        begin = 0
+        for first, last in (*spans, (end + 1, end + 1)):
+            if first > begin:
+                self._gaps.append((begin, first - 1, allocation))
+            begin = last + 1
+
+    def take(self, spans: Sequence[tuple[int, int]]) -> bool:
         allocations: set[int] | None = None
         for first, last in spans:
-            rows = np.flatnonzero((table[:, 0] <= first) & (table[:, 1] >= last))
-            fitting.append(rows)
-            found = set(table[rows, 2].tolist())
+            found = {gap[2] for gap in self._gaps if gap[0] <= first and gap[1] >= last}
             allocations = found if allocations is None else allocations & found
             if not allocations:
                 return False
         if not allocations:
             return False
         chosen = max(allocations)
-        for (first, last), rows in zip(spans, fitting, strict=True):
-            here = [row for row in rows.tolist() if table[row, 2] == chosen]
-            for row in here:
-                begin, end = int(self._table[row, 0]), int(self._table[row, 1])
-                if not begin <= first <= last <= end:  # an earlier span of this buffer has cut it
-                    continue
-                self._table[row] = (begin, first - 1, chosen) if first > begin else (1, 0, chosen)
-                if end > last:
-                    self._push((last + 1, end, chosen))
-            if len(spans) > 1:
-                self._recut(chosen, first, last)
+        for first, last in spans:
+            self._gaps = [part for gap in self._gaps for part in _without(gap, chosen, first, last)]
         return True
 
-    def _recut(self, allocation: int, first: int, last: int) -> None:
-        """Cuts a span out of whatever gaps of an allocation still hold it."""
-        rows = np.flatnonzero(
-            (self._table[: self._live, 2] == allocation)
-            & (self._table[: self._live, 0] <= last)
-            & (self._table[: self._live, 1] >= first)
-        )
-        for row in rows.tolist():
-            begin, end = int(self._table[row, 0]), int(self._table[row, 1])
-            self._table[row] = (begin, first - 1, allocation) if first > begin else (1, 0, allocation)
-            if end > last:
-                self._push((last + 1, end, allocation))
+
+def _without(gap: tuple[int, int, int], allocation: int, first: int, last: int) -> tuple[tuple[int, int, int], ...]:
+    """What is left of a gap when a span of an allocation is taken."""
+    begin, end, owner = gap
+    if owner != allocation or begin > last or end < first:
+        return (gap,)
+    left = ((begin, first - 1, owner),) if first > begin else ()
+    right = ((last + 1, end, owner),) if end > last else ()
+    return left + right
+
+
+def plain_heap(chunks: Sequence[Chunk]) -> int:
+    """The size of a heap, by lists."""
+    placed: list[tuple[int, int, int, int]] = []  # first and last time, offset, end
+    size = 0
+    for chunk in chunks:
+        taken = sorted({(o, e) for f, la, o, e in placed for first, last in chunk.spans if f <= last and la >= first})
+        reach = offset = 0
+        best: int | None = None
+        for begin, end in taken:
+            hole = begin - reach
+            if hole >= chunk.bytes and (best is None or hole < best):
+                best, offset = hole, reach
+            reach = max(reach, end)
+        if best is None:
+            offset = reach
+        aligned = offset + (chunk.bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        placed += [(first, last, offset, aligned) for first, last in chunk.spans]
+        size = max(size, offset + chunk.bytes)
+    return size
 
 
 def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
     """The temporaries for which there is no room in donated arguments and results while these are not needed."""
     end = max((span[1] for buffer in buffers for span in buffer.spans), default=0)
-    gaps = _Gaps()
+    gaps = gaps_for(len(buffers))
     left: list[Buffer] = []
     allocations = 0
     for number, buffer in enumerate(sorted(buffers, key=lambda b: (-b.bytes, not b.is_result))):
@@ -195,7 +215,7 @@ def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chunk:
+class Chunk:
     """What lies at one place: a buffer, or several that are written over each other, the first of them for
     ``first_length`` instructions."""
 
@@ -213,13 +233,13 @@ def _packed(buffers: Sequence[Buffer], lower: int) -> int:
     chunks = _chunks(buffers)
     largest = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.first_length))[:MAX_PACKED]
     rest = lower - peak(largest)[0]
-    size = _heap(largest)
+    size = heap_of(largest)
     if len(largest) <= BOTH_ORDERS:
-        size = min(size, _heap(sorted(largest, key=lambda chunk: (-chunk.whole_length, -chunk.bytes))))
+        size = min(size, heap_of(sorted(largest, key=lambda chunk: (-chunk.whole_length, -chunk.bytes))))
     return size + rest
 
 
-def _chunks(buffers: Sequence[Buffer]) -> list[_Chunk]:
+def _chunks(buffers: Sequence[Buffer]) -> list[Chunk]:
     chains: dict[int, list[Buffer]] = {}
     for number, buffer in enumerate(buffers):
         chains.setdefault(buffer.chain if buffer.chain >= 0 else -1 - number, []).append(buffer)
@@ -227,38 +247,5 @@ def _chunks(buffers: Sequence[Buffer]) -> list[_Chunk]:
     for links in chains.values():
         first = min(links, key=lambda buffer: buffer.spans[0]).spans[0]
         spans = join_spans(sorted(span for buffer in links for span in buffer.spans))
-        found.append(_Chunk(links[0].bytes, spans, first[1] - first[0]))
+        found.append(Chunk(links[0].bytes, spans, first[1] - first[0]))
     return found
-
-
-def _heap(chunks: Sequence[_Chunk]) -> int:
-    """The size of a heap into which chunks are put by best fit, one after the other."""
-    count = sum(len(chunk.spans) for chunk in chunks)
-    table = np.zeros((4, count), dtype=np.int64)  # first and last time, offset, end
-    filled = size = 0
-    for chunk in chunks:
-        taken = np.zeros(filled, dtype=np.bool_)
-        for first, last in chunk.spans:
-            taken |= (table[0, :filled] <= last) & (table[1, :filled] >= first)
-        rows = np.flatnonzero(taken)
-        offset = _best_fit(table[2, rows], table[3, rows], chunk.bytes)
-        end = offset + (chunk.bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-        for first, last in chunk.spans:
-            table[:, filled] = (first, last, offset, end)
-            filled += 1
-        size = max(size, offset + chunk.bytes)
-    return size
-
-
-def _best_fit(offsets: Numbers, ends: Numbers, size: int) -> int:
-    """Where a chunk of ``size`` goes among others: into the smallest hole that holds it, else behind all."""
-    if not len(offsets):
-        return 0
-    order = np.argsort(offsets)
-    reach = np.maximum.accumulate(ends[order])
-    before = np.concatenate((np.zeros(1, dtype=np.int64), reach[:-1]))
-    holes = offsets[order] - before
-    fits = np.flatnonzero(holes >= size)
-    if not len(fits):
-        return int(reach[-1])
-    return int(before[fits[holes[fits].argmin()]])
