@@ -16,8 +16,8 @@ from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, ove
 from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
 
 MAX_COUNTERFACTUALS = 64
-MANY_COUNTERFACTUALS = 16
-"""Transfers for which ``gain if free`` is simulated: all where there are up to 64, else the 16 that wait the
+MANY_COUNTERFACTUALS = 6
+"""Transfers for which ``gain if free`` is simulated: all where there are up to 64, else the six that wait the
 longest."""
 
 
