@@ -105,7 +105,11 @@ def test_the_version_is_the_packages(hloinspect: Run):
     ("arguments", "first", "second"),
     [
         (["inspct"], "unknown command 'inspct': did you mean inspect?", "try: hloinspect --help"),
-        (["zzz"], "unknown command 'zzz': known are compile, inspect, check, calibrate, targets", "try: hloinspect --help"),
+        (
+            ["zzz"],
+            "unknown command 'zzz': known are compile, inspect, check, calibrate, targets",
+            "try: hloinspect --help",
+        ),
         (["--nonsense"], "No such option", "try: hloinspect --help"),
         (["targets", "--nonsense"], "No such option", "try: hloinspect targets --help"),
         (["targets", "a100", "h100"], "Got unexpected extra argument", "try: hloinspect targets --help"),
