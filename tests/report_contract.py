@@ -162,7 +162,19 @@ REPORT = {
     "host_copies": [
         {"instruction": text, "computation": text, "mechanism": text, "bytes": integer, "executions": integer}
     ],
-    "findings": [lambda value: isinstance(value, dict)],
+    "findings": [
+        {
+            "code": text,
+            "name": text,
+            "severity": one_of("error", "warning", "info"),
+            "message": text,
+            "remedy": text,
+            "transfer": Maybe(integer),
+            "instruction": Maybe(text),
+            "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
+            "evidence": lambda value: isinstance(value, dict),
+        }
+    ],
     "devices": [lambda value: isinstance(value, dict)],
     "limits": [text],
     "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],

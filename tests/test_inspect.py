@@ -20,7 +20,9 @@ from click.testing import CliRunner, Result
 from offload_samples import GPU, module_text
 from report_contract import REPORT, complaints, keys_of
 
+from hloinspect.api import inspect
 from hloinspect.cli import main
+from hloinspect.report.text import to_text
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
@@ -353,3 +355,15 @@ def test_a_target_without_a_link_gives_verdicts_only_with_one(tmp_path: Path) ->
     assert without["target"]["link"] is None
     assert "no host link is published" in without["unknown"][0]["reason"]
     assert report(SCAN, "--target", target, "--link", "100GB/s")["step"]["predicted"]["stall_ms"] >= 0
+
+
+def test_a_slice_that_walks_against_its_index_is_an_error_on_the_first_screen() -> None:
+    wrong = ROOT / "fixtures" / "jax0.10.2" / "gb200_offload_scan" / "module.hlo.pb.gz"
+    right = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.pb.gz"
+    report = inspect(str(wrong), target="gb200").report
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("HLO301", "error")
+    assert [t.direction for t in report.transfers if t.id == finding.transfer] == ["h2d"]
+    assert finding.evidence["by_index_bytes"] != finding.evidence["emitted_bytes"]
+    assert "HLO301 error" in to_text(report)
+    assert inspect(str(right), target="gb200").report.findings == ()

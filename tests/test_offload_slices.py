@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
@@ -492,4 +493,6 @@ def test_the_update_out_of_bounds_of_issue_49120_is_found_where_this_jax_has_it(
     assert done.returncode == 0, done.stderr
     (check,) = checks_of(load_module(tmp_path / "out" / "module.hlo.pb"))
     assert check.by_index == ((33 + 25) * 4,)  # row 1, column 31 clamped to 25
-    assert check.emitted in {((33 + 25) * 4,), ((33 + 31) * 4,)}  # 0.12.0.1 is right, 0.10.2 is not
+    assert check.emitted in {((33 + 25) * 4,), ((33 + 31) * 4,)}
+    known = {"0.10.2": False, "0.12.0.1": True}
+    assert check.agrees == known.get(importlib.metadata.version("jax"), check.agrees)

@@ -12,12 +12,14 @@ from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
 from hloinspect.offload.memory import Memory, Peak, Release
 from hloinspect.offload.program import Program
+from hloinspect.offload.slices import SliceCheck, check_slices
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
 from hloinspect.report.schema import (
     SCHEMA,
     Exposed,
+    FindingInfo,
     HostCopyInfo,
     HostEventInfo,
     HostValueInfo,
@@ -83,9 +85,36 @@ def build_report(
             for copy in offload.host_copies
         ),
         host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
+        findings=slice_findings(offload, check_slices(offload.program)),
         limits=tuple(limits),
         unknown=tuple(unknown),
     )
+
+
+def slice_findings(offload: Offload, checks: Sequence[SliceCheck]) -> tuple[FindingInfo, ...]:
+    """One finding for each slice in host memory that is copied from or to another place than its index says."""
+    found = []
+    for check in checks:
+        if check.agrees or not check.on_host:
+            continue
+        transfer = next(
+            (t for t in offload.transfers if (t.computation, t.start) == (check.computation, check.instruction)), None
+        )
+        found.append(
+            FindingInfo(
+                code="HLO301",
+                name="slice-offsets-walk-against-index",
+                severity="error",
+                message="XLA copies other bytes than the program's index names: gradients are wrong without a word",
+                remedy="use jax 0.11.1 or later (0.10.1 or earlier), or compile with "
+                "--xla_disable_hlo_passes=dynamic-slice-annotator (see docs/slices.md)",
+                transfer=transfer.id if transfer else None,
+                instruction=check.instruction,
+                source=_source(transfer.source) if transfer else None,
+                evidence={"by_index_bytes": list(check.by_index), "emitted_bytes": list(check.emitted)},
+            )
+        )
+    return tuple(found)
 
 
 def module_info(program: Program) -> ModuleInfo:

@@ -267,6 +267,21 @@ class HostEventInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingInfo:
+    """One diagnosis: what is wrong, where, on what evidence, and what to do."""
+
+    code: str
+    name: str
+    severity: str
+    message: str
+    remedy: str
+    transfer: int | None
+    instruction: str | None
+    source: SourceInfo | None
+    evidence: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be
     missing)."""
@@ -293,7 +308,7 @@ class Report:
     host_values: tuple[HostValueInfo, ...]
     host_copies: tuple[HostCopyInfo, ...]
     host_events: tuple[HostEventInfo, ...]
-    findings: tuple[dict[str, object], ...] = ()
+    findings: tuple[FindingInfo, ...] = ()
     devices: tuple[dict[str, object], ...] = ()
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = field(default=())

@@ -48,6 +48,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
         *_memory(report, width),
         *_reasons(report, width),
         *_loose_ends(report, width),
+        *_findings(report, width),
         *_notes(report, width),
     ]
     return "\n".join(lines)
@@ -281,6 +282,21 @@ def _reasons(report: Report, width: int) -> list[str]:
         needed = f"; a link of {found.needed_link_gbps:.0f} GB/s would hide it" if found.needed_link_gbps else ""
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
         lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    return ["", *lines] if lines else []
+
+
+def _findings(report: Report, width: int) -> list[str]:
+    lines: list[str] = []
+    for finding in report.findings:
+        where = f"transfer {finding.transfer}" if finding.transfer else clean(finding.instruction or "")
+        head = f"{finding.code} {finding.severity}   {finding.name}   {where}"
+        lines += [click.style(head, fg="red", bold=True)]
+        lines += textwrap.wrap(
+            f"{clean(finding.message)}. Try: {clean(finding.remedy)}.",
+            width - 3,
+            initial_indent="   ",
+            subsequent_indent="   ",
+        )
     return ["", *lines] if lines else []
 
 
