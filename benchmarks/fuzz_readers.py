@@ -27,6 +27,7 @@ from hloinspect.errors import InputError
 from hloinspect.hardware import load_target
 from hloinspect.hlo import load_module_bytes
 from hloinspect.hlo.model import Module
+from hloinspect.offload.memory import memory_of
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.predict import predict
@@ -127,7 +128,8 @@ def ask_everything(module: Module) -> None:
                 getattr(instruction, attribute)
     offload = find_offload(module)
     check_slices(offload.program)
-    predict(offload, load_target("gb200"), devices=8, domain=4)
+    prediction = predict(offload, load_target("gb200"), devices=8, domain=4)
+    memory_of(offload, prediction.timeline)
 
 
 def attempt(data: bytes) -> str:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hloinspect.errors import HloParseError, InputError
 from hloinspect.hlo import Module, load_module_bytes, parse_proto, parse_text
 from hloinspect.hlo.groups import parse_replica_groups
+from hloinspect.hlo.scan import split_attributes
 from hloinspect.hlo.shape import parse_shape
-from hloinspect.hlo.text import split_attributes
 
 REAL = sorted(path for path in (ROOT / "fixtures").rglob("module.hlo.*.gz") if "offload_scan" in path.parent.name)[:2]
 LONG = 100_000

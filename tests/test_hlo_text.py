@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo import DotDimensions, Frame, Instruction, Operand, parse_text
-from hloinspect.hlo.text import split_attributes
+from hloinspect.hlo.scan import split_attributes
 
 HOSTILE_NAME = 'calls=%x, metadata={op_name=\\"y\\"}, } ) ] to_apply=%z'
 

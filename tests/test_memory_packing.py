@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.offload.assign import Chunk, PlainGaps, plain_heap
+from hloinspect.offload.assign import PlainGaps, plain_heap
 from hloinspect.offload.assign_columns import ColumnGaps, column_heap
+from hloinspect.offload.values import Chunk
 
 END = 40
 

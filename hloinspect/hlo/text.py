@@ -8,7 +8,7 @@ calls=%async_computation``;
 * dumps since JAX 0.11 write ``%tuple#3`` instead of a get-tuple-element;
 * stack frames stand in tables in front of the computations, or inline as ``source_file=... source_line=...``.
 
-Lines are grouped by computation at once; a line is taken apart when somebody asks for it.
+Text is cut into computations at once; a computation into lines, and a line into parts, when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ from hloinspect.hlo.model import (
     Operand,
     ReplicaGroups,
 )
+from hloinspect.hlo.scan import (
+    FrameTables,
+    closing,
+    count_in,
+    integers_in,
+    names_in,
+    split_attributes,
+    split_list,
+    unquote,
+)
 from hloinspect.hlo.shape import Shape, parse_shape
 
 _NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
@@ -47,13 +57,7 @@ _OUTLINE = re.compile(
 )
 _USE = re.compile(r"%([\w.\-]+)")
 _COMMENT = re.compile(r"/\*[^*]*\*/")
-_DELIMITER = re.compile(r'[(){}\[\]",]')
-_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
-_KEY = re.compile(r"\s*([\w.\-]+)=")
 _FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
-_NUMBER_FIELD = re.compile(r"\b(\w++)=(\d{1,9})")
-_ESCAPE = re.compile(rb"\\(?:([0-7]{3})|(.))", re.DOTALL)
-_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 _ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%?([\w.\-]+)(?=,|$)")  # what most callers look like
 _INTEGER = re.compile(r"-?\d{1,20}")
 _INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
@@ -72,164 +76,10 @@ _CALLED_KEYS = {
 }
 
 
-_MAX_FRAMES = 256
-
-
 @lru_cache(maxsize=65536)
 def _elements(dims: str) -> int:
     """Elements of an array by its printed dimensions."""
     return parse_shape(f"pred[{dims}]").element_count
-
-
-def _closing(text: str, start: int) -> int:
-    """The index behind the bracket that closes the one at ``start``; -1 if nothing does. Quoted strings are skipped."""
-    depth = 0
-    position = start
-    while match := _DELIMITER.search(text, position):
-        character = match.group()
-        position = match.end()
-        if character == '"':
-            quoted = _QUOTED.match(text, position - 1)
-            if quoted is None:
-                return -1
-            position = quoted.end()
-        elif character in "([{":
-            depth += 1
-        elif character in ")]}":
-            depth -= 1
-            if depth == 0:
-                return position
-    return -1
-
-
-def _value_end(text: str, position: int) -> int:
-    """The index of the comma that ends a value, or of the end of ``text``; -1 where a bracket or string is not
-    closed. A value may be several things in a row: mesh['x'=8] {'x'}."""
-    while match := _DELIMITER.search(text, position):
-        character = match.group()
-        if character == '"':
-            quoted = _QUOTED.match(text, match.start())
-            position = quoted.end() if quoted else -1
-        elif character in "([{":
-            position = _closing(text, match.start())
-        elif character == ",":
-            return match.start()
-        else:
-            return -1
-        if position < 0:
-            return -1
-    return len(text)
-
-
-def split_attributes(text: str) -> dict[str, str]:
-    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed
-    over, and what follows a bracket or string that is not closed is left out."""
-    found: dict[str, str] = {}
-    position = 0
-    while position < len(text):
-        match = _KEY.match(text, position)
-        start = match.end() if match else position
-        if match and match.group(1) == "backend_config" and text.endswith("}") and text.startswith("{", start):
-            found["backend_config"] = text[start:]  # printed last by XLA; checked when it is read as JSON
-            break
-        end = _value_end(text, start)
-        if end < 0:
-            break
-        if match:
-            found[match.group(1)] = text[start:end].strip()
-        position = end + 1
-    return found
-
-
-def _split_list(text: str) -> list[str]:
-    """The parts of a comma-separated list, commas inside brackets and strings apart."""
-    if not any(character in text for character in '([{"'):
-        return [part for part in (piece.strip() for piece in text.split(",")) if part]
-    parts, start, position = [], 0, 0
-    while match := _DELIMITER.search(text, position):
-        character = match.group()
-        position = match.end()
-        if character == ",":
-            parts.append(text[start : match.start()].strip())
-            start = position
-        elif character in '([{"':
-            quoted = _QUOTED.match(text, match.start()) if character == '"' else None
-            position = quoted.end() if quoted else _closing(text, match.start())
-            if position < 0:
-                break
-    parts.append(text[start:].strip())
-    return [part for part in parts if part]
-
-
-def _unescape(match: re.Match[bytes]) -> bytes:
-    octal, character = match.groups()
-    return bytes((int(octal, 8) & 255,)) if octal else _ESCAPED.get(character, character)
-
-
-def _unquote(text: str) -> str:
-    """What a quoted string stands for (absl::CEscape: bytes beyond ASCII are octal); any other text as it is."""
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        text = text[1:-1]
-        if "\\" in text:
-            text = _ESCAPE.sub(_unescape, text.encode("utf-8", "replace")).decode("utf-8", "replace")
-    return text
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip())
-
-
-def _count(text: str, otherwise: int = 0) -> int:
-    """A number of up to nine digits, or ``otherwise``."""
-    return int(text) if text.isdecimal() and len(text) < 10 else otherwise
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in _INTEGER.findall(text))
-
-
-class FrameTables:
-    """The FileNames, FunctionNames, FileLocations and StackFrames tables in front of the computations."""
-
-    def __init__(self, lines: Sequence[str]) -> None:
-        self._tables: dict[str, dict[int, str]] = {}
-        self._stacks: dict[int, tuple[Frame, ...]] = {}
-        table: dict[int, str] | None = None
-        for line in lines:
-            number, _, rest = line.partition(" ")
-            if number in ("FileNames", "FunctionNames", "FileLocations", "StackFrames") and not rest:
-                table = self._tables.setdefault(number, {})
-            elif table is not None and number.isdecimal() and len(number) < 10:
-                table[int(number)] = rest
-        # In the text a parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc). A short-lived
-        # spelling of 2025
-        # has the id itself; it gives itself away by the 0 of the outermost frames.
-        plain = any("parent_frame_id=0" in text for text in self._tables.get("StackFrames", {}).values())
-        self._parent_offset = 0 if plain else 1
-
-    def _fields(self, table: str, key: int) -> dict[str, int]:
-        text = self._tables.get(table, {}).get(key, "")
-        return {name: int(value) for name, value in _NUMBER_FIELD.findall(text)}
-
-    def frames(self, frame_id: int) -> tuple[Frame, ...]:
-        """The stack of a frame id, the innermost first."""
-        if (known := self._stacks.get(frame_id)) is None:
-            known = self._stacks[frame_id] = tuple(self._walk(frame_id))
-        return known
-
-    def _walk(self, frame_id: int) -> Iterator[Frame]:
-        for _ in range(_MAX_FRAMES):
-            frame = self._fields("StackFrames", frame_id)
-            if frame_id <= 0 or not frame:
-                return
-            location = self._fields("FileLocations", frame.get("file_location_id", 0))
-            yield Frame(
-                file=_unquote(self._tables.get("FileNames", {}).get(location.get("file_name_id", 0), "")),
-                line=location.get("line", 0),
-                function=_unquote(self._tables.get("FunctionNames", {}).get(location.get("function_name_id", 0), "")),
-                column=location.get("column", 0),
-            )
-            frame_id = frame.get("parent_frame_id", 0) - self._parent_offset
 
 
 class TextInstruction(Instruction):
@@ -243,7 +93,7 @@ class TextInstruction(Instruction):
         start = name.end()
         if line.startswith("(", start):
             shallow = _TUPLE.match(line, start)
-            end = shallow.end() if shallow else _closing(line, start)
+            end = shallow.end() if shallow else closing(line, start)
             if end < 0:
                 raise computation.fault("a tuple shape is not closed", index, start)
         else:
@@ -255,7 +105,7 @@ class TextInstruction(Instruction):
         close = line.find(")", opcode.end())
         inside = line[opcode.end() : close]
         if close < 0 or "(" in inside or '"' in inside:
-            close = _closing(line, opcode.end() - 1) - 1
+            close = closing(line, opcode.end() - 1) - 1
         if close < 0:
             message = f"the operands of {name.group(2)} are not closed (a truncated file?)"
             raise computation.fault(message, index, opcode.end() - 1)
@@ -281,7 +131,7 @@ class TextInstruction(Instruction):
         if self.opcode in ("constant", "parameter", "iota") or not self._arguments:
             return ()
         text = _COMMENT.sub("", self._arguments) if "/*" in self._arguments else self._arguments
-        return tuple(self._operand(part) for part in _split_list(text))
+        return tuple(self._operand(part) for part in split_list(text))
 
     def _operand(self, text: str) -> Operand:
         name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape in front
@@ -304,7 +154,7 @@ class TextInstruction(Instruction):
         found: dict[str, tuple[str, ...]] = {}
         for key, text in self.attributes.items():
             if role := _CALLED_KEYS.get(key):
-                found[role] = (*found.get(role, ()), *_names(text))
+                found[role] = (*found.get(role, ()), *names_in(text))
         return found
 
     @cached_property
@@ -314,18 +164,18 @@ class TextInstruction(Instruction):
             return NO_METADATA
         fields = dict(_FIELD.findall(text))
         frames: tuple[Frame, ...] = ()
-        if frame_id := _count(fields.get("stack_frame_id", "")):
+        if frame_id := count_in(fields.get("stack_frame_id", "")):
             frames = self._owner.frame_tables.frames(frame_id)
         if not frames and "source_file" in fields:
-            line, column = _count(fields.get("source_line", "")), _count(fields.get("source_column", ""))
-            frames = (Frame(_unquote(fields["source_file"]), line, "", column),)
-        return Metadata(_unquote(fields.get("op_name", "")), frames)
+            line, column = count_in(fields.get("source_line", "")), count_in(fields.get("source_column", ""))
+            frames = (Frame(unquote(fields["source_file"]), line, "", column),)
+        return Metadata(unquote(fields.get("op_name", "")), frames)
 
     @cached_property
     def backend_config(self) -> Mapping[str, Any]:
         text = self.attributes.get("backend_config", "")
         if text.startswith('"'):
-            text = _unquote(text)
+            text = unquote(text)
         try:
             config = json.loads(text)
         except (ValueError, RecursionError):
@@ -340,21 +190,21 @@ class TextInstruction(Instruction):
     @property
     def frontend_attributes(self) -> Mapping[str, str]:
         pairs = split_attributes(self.attributes.get("frontend_attributes", "")[1:-1])
-        return {key: _unquote(value) for key, value in pairs.items()}
+        return {key: unquote(value) for key, value in pairs.items()}
 
     @property
     def custom_call_target(self) -> str:
-        return _unquote(self.attributes.get("custom_call_target", ""))
+        return unquote(self.attributes.get("custom_call_target", ""))
 
     @property
     def tuple_index(self) -> int:
         text = self.attributes.get("index", "") if self.opcode == "get-tuple-element" else ""
-        return _count(text, -1)
+        return count_in(text, -1)
 
     @property
     def parameter_number(self) -> int:
         text = self._arguments.strip() if self.opcode == "parameter" else ""
-        return _count(text, -1)
+        return count_in(text, -1)
 
     @property
     def constant_integer(self) -> int | None:
@@ -374,7 +224,7 @@ class TextInstruction(Instruction):
         if self.opcode != "dot":
             return None
         keys = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
-        return DotDimensions(*(_integers(self.attributes.get(key, "")) for key in keys))
+        return DotDimensions(*(integers_in(self.attributes.get(key, "")) for key in keys))
 
     @property
     def dim_labels(self) -> str:
@@ -382,7 +232,7 @@ class TextInstruction(Instruction):
 
     @property
     def feature_groups(self) -> int:
-        return max(1, _count(self.attributes.get("feature_group_count", "")))
+        return max(1, count_in(self.attributes.get("feature_group_count", "")))
 
     @property
     def replica_groups(self) -> ReplicaGroups:
@@ -622,7 +472,7 @@ def _computations(text: str, position: int) -> list[TextComputation]:
         computation = TextComputation(header.group(2), is_entry, text, end + 1, close - 1, tables)
         position = _line_end(text, close)
         if close + 1 < position and text.startswith(", execution_thread=", close + 1):
-            computation.execution_thread = _unquote(text[close + 20 : position].strip())
+            computation.execution_thread = unquote(text[close + 20 : position].strip())
         found.append(computation)
         position += 1
     return found

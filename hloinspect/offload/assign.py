@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hloinspect.offload.liveness import Liveness
-from hloinspect.offload.values import Buffer, join_spans
-
-ALIGNMENT = 256
-"""Temporaries begin at multiples of this (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes`` and the heap's own)."""
+from hloinspect.offload.values import ALIGNMENT, Buffer, Chunk, join_spans
 
 MAX_PLACED = 50_000
 """Buffers for which room beside arguments and results is looked for, the largest first; the rest gets its own."""
@@ -212,20 +209,6 @@ def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
         gaps.add(allocations, buffer.spans, end)
         allocations += 1
     return left
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """What lies at one place: a buffer, or several that are written over each other, the first of them for
-    ``first_length`` instructions."""
-
-    bytes: int
-    spans: tuple[tuple[int, int], ...]
-    first_length: int
-
-    @property
-    def whole_length(self) -> int:
-        return self.spans[-1][1] - self.spans[0][0]
 
 
 def _packed(buffers: Sequence[Buffer], lower: int) -> int:

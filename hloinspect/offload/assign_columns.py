@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from hloinspect.offload.assign import ALIGNMENT, Chunk
+from hloinspect.offload.values import ALIGNMENT, Chunk
 
 Numbers = npt.NDArray[np.int64]
 

@@ -10,6 +10,9 @@ from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import Shape
 from hloinspect.offload.inplace import Path
 
+ALIGNMENT = 256
+"""Temporaries begin at multiples of this (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes`` and the heap's own)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -125,3 +128,17 @@ def join_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         else:
             joined.append((first, last))
     return tuple(joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What lies at one place: a buffer, or several that are written over each other, the first of them for
+    ``first_length`` instructions."""
+
+    bytes: int
+    spans: tuple[tuple[int, int], ...]
+    first_length: int
+
+    @property
+    def whole_length(self) -> int:
+        return self.spans[-1][1] - self.spans[0][0]
