@@ -1,22 +1,21 @@
-"""The public verbs: inspect a step or a module, and check it against budgets."""
+"""The public verbs: inspect a step or a module, and check it against budgets.
+
+What only some inputs need is imported where it is used: looking at one small module is to take a fifth of a second.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys, side_text
 from hloinspect.errors import HloParseError, InputError, UsageError
-from hloinspect.gate.budget import BudgetResult, check_budget, parse_budget
 from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
-from hloinspect.offload.assignment import assigned_bytes, parse_assignment
 from hloinspect.offload.memory import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.names import OffloadedName, with_names
 from hloinspect.offload.transfers import Offload, find_offload
@@ -27,6 +26,7 @@ from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report,
 
 if TYPE_CHECKING:
     from hloinspect.compile import CompileResult
+    from hloinspect.gate.budget import BudgetResult
 
 LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
 LIMIT_TPU = (
@@ -125,6 +125,8 @@ def _compile(
     keep: Path | None,
     on_progress: Callable[[str], None] | None,
 ) -> _Loaded:
+    import tempfile
+
     from hloinspect.compile import compile_step
 
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
@@ -191,6 +193,9 @@ def _assigned(memory: Mapping[str, int], prefix: str) -> int:
 
 
 def _dumped(found: Input, wanted: str | None) -> _Loaded:
+    from hloinspect.dumps import choose_module, dumped_device, dumped_memory, dumped_modules, other_keys, side_text
+    from hloinspect.offload.assignment import assigned_bytes, parse_assignment
+
     modules = dumped_modules(found.path)
     chosen = choose_module(found.path, modules, wanted)
     memory = dumped_memory(chosen) or assigned_bytes(parse_assignment(side_text(chosen.buffer_assignment)))
@@ -241,6 +246,7 @@ def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[s
     sequence, metadata = loaded.thunks
     if sequence is None:
         return offload, ()
+    from hloinspect.dumps import side_text
     from hloinspect.offload.thunks import parse_thunks, with_thunks
 
     try:
@@ -338,4 +344,6 @@ def check(report: Report, budgets: Sequence[str]) -> tuple[BudgetResult, ...]:
 
     Raises UsageError for a budget that cannot be read.
     """
+    from hloinspect.gate.budget import check_budget, parse_budget
+
     return tuple(check_budget(report, parse_budget(text)) for text in budgets)

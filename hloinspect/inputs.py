@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloinspect.dumps import dumped_modules
 from hloinspect.errors import InputError
 
 STEP = "step"
@@ -59,6 +58,8 @@ def classify(text: str) -> Input:
 def _directory(text: str, path: Path) -> Input:
     if (path / "manifest.json").is_file():
         return Input(text, COMPILED, path)
+    from hloinspect.dumps import dumped_modules
+
     if dumped_modules(path):
         return Input(text, DUMP, path)
     raise InputError(

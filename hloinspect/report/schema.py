@@ -106,6 +106,8 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
+    """The step by the model and by a trace."""
+
     predicted: PredictedStep | None = None
     measured: MeasuredStep | None = None
 
@@ -154,6 +156,8 @@ class MemoryInfo:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
+    """What moves in one execution."""
+
     dtype: str
     shape: tuple[int, ...]
     name: str | None
@@ -161,6 +165,8 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
+    """A place in the user's program."""
+
     file: str
     line: int
     function: str | None
