@@ -5,6 +5,7 @@ One place for it, because both the bytes over the host link and the bytes throug
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
@@ -56,6 +57,8 @@ def accesses(module: Module, computation: Computation, instruction: Instruction)
     callee = None
     if instruction.opcode == "fusion":
         callee = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
+    if callee is not None and not callee.touches_parts and callee.root.opcode not in _HANDS_THROUGH:
+        return _whole(shapes, instruction.shape)
     found = []
     for number, shape in enumerate(shapes):
         if shape is None:
@@ -75,6 +78,17 @@ def accesses(module: Module, computation: Computation, instruction: Instruction)
         if size:
             found.append(Access(-1, path, size, leaf.memory_space))
     return tuple(found)
+
+
+def _whole(shapes: Sequence[Shape | None], result: Shape) -> tuple[Access, ...]:
+    """The accesses of a fusion without slices or updates: all of its operands and of its result."""
+    sides = [(number, shape) for number, shape in enumerate(shapes) if shape is not None]
+    return tuple(
+        Access(number, path, leaf.size_bytes, leaf.memory_space)
+        for number, shape in (*sides, (-1, result))
+        for path, leaf in shape.leaves
+        if leaf.size_bytes
+    )
 
 
 def _size_of(module: Module, computation: Computation, operand: Operand | None) -> int | None:
