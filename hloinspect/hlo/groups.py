@@ -97,7 +97,7 @@ def list_groups(lists: Sequence[Sequence[int]]) -> ReplicaGroups:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip().isdecimal() and len(part) < 10)
+    return tuple(int(part.strip()) for part in text.split(",") if part.strip().isdecimal() and len(part) < 10)
 
 
 def _device_order(text: str) -> DeviceOrder:

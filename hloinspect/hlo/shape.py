@@ -140,7 +140,9 @@ def _array(match: re.Match[str]) -> Shape:
         return Shape(dtype, sizes)
     order, _, rest = layout.partition(":")
     space = _MEMORY_SPACE.search(rest)
-    minor_to_major = tuple(int(axis) for axis in order.split(",") if axis.strip().isdecimal() and len(axis) < 10)
+    minor_to_major = tuple(
+        int(axis.strip()) for axis in order.split(",") if axis.strip().isdecimal() and len(axis) < 10
+    )
     return Shape(dtype, sizes, int(space.group(1)) if space else 0, minor_to_major)
 
 
