@@ -32,7 +32,7 @@ _ALIASES = re.compile(r"\{([\d, ]*)\}:\s*\((\d{1,9}),\s*\{([\d, ]*)\}")
 
 
 def _path(text: str) -> Path:
-    return tuple(int(part) for part in text.split(",") if part.strip().isdecimal() and len(part) < 10)
+    return tuple(int(part.strip()) for part in text.split(",") if part.strip().isdecimal() and len(part) < 10)
 
 
 def read_aliases(text: str) -> InPlace:
