@@ -18,6 +18,7 @@ from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.offload.memory import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.names import OffloadedName, with_names
+from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
@@ -237,7 +238,10 @@ def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology
     limits = [*_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
     program = replace(loaded.program, topology=shape)
     memory = _memory(loaded, target, used)
-    report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
+    slices = check_slices(offload.program)
+    report = build_report(
+        loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used, slices
+    )
     return Inspection(report, offload, prediction)
 
 

@@ -126,6 +126,13 @@ def test_an_instruction_that_makes_no_sense_is_refused_with_its_line(tmp_path: P
         refused(path, f"{path}: line {number + 1}, column ")
 
 
+def test_a_faulty_line_in_the_middle_of_a_fusion_is_refused_too(tmp_path: Path) -> None:
+    # pricing a fusion looks over its lines without taking them apart, and must not look past one that it cannot read
+    text = text_of_module()
+    assert " multiply(" in text[: text.index("ENTRY ")]
+    refused(written(tmp_path, text.replace(" multiply(", " multiply[", 1)), "line ")
+
+
 # ---- paths
 
 

@@ -363,7 +363,10 @@ class TextComputation(Computation):
         return [index for index, line in enumerate(self.lines) if "S(5)" in line]
 
     def outline(self) -> Iterator[tuple[str, int]]:
-        return ((opcode, _elements(dims) if dtype else 0) for dtype, dims, opcode in _OUTLINE.findall(self.text))
+        found = _OUTLINE.findall(self.text)
+        if len(found) != len(self):  # a spelling that this does not know, or a faulty line, which then raises
+            return super().outline()
+        return ((opcode, _elements(dims) if dtype else 0) for dtype, dims, opcode in found)
 
     def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
         if "%" not in self.text:

@@ -7,6 +7,7 @@ union-find over some of the leaves of a program's values.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from hloinspect.hlo.model import Computation, Instruction, Operand
@@ -19,7 +20,7 @@ Node = tuple[str, str, Path]
 _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "reshape", "async-update"})
 
 
-class ValueClasses:
+class ValueClasses(ABC):
     """Classes of the leaves that ``_keeps`` chooses. ``value`` names the class of a leaf; equal names mean one
     value."""
 
@@ -36,13 +37,13 @@ class ValueClasses:
         """The representative of the class that a leaf is in."""
         return self._find((computation, name, path))
 
+    @abstractmethod
     def _places(self, computation: Computation) -> Sequence[int]:
         """Places of the instructions to look at."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _keeps(self, leaf: Shape) -> bool:
         """Whether leaves of this shape are followed."""
-        raise NotImplementedError
 
     def _find(self, node: Node) -> Node:
         root = node
@@ -87,8 +88,9 @@ class ValueClasses:
         else:
             self._other(computation, instruction, leaves)
 
+    @abstractmethod
     def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
-        """What links values of the rest: nothing."""
+        """What links the values of all other instructions."""
 
     def _loop(self, computation: Computation, loop: Instruction, leaves: list[Path]) -> None:
         for path in leaves:
@@ -164,3 +166,6 @@ class AsyncContexts(ValueClasses):
 
     def _keeps(self, leaf: Shape) -> bool:
         return leaf.dtype == "u32" and not leaf.dims
+
+    def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
+        """Nothing else hands a context on."""

@@ -12,7 +12,7 @@ from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
 from hloinspect.offload.memory import Memory, Peak, Release
 from hloinspect.offload.program import Program
-from hloinspect.offload.slices import SliceCheck, check_slices
+from hloinspect.offload.slices import SliceCheck
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
@@ -56,10 +56,11 @@ def build_report(
     memory: MemoryInfo,
     limits: Sequence[str],
     unknown: Sequence[Unknown],
-    used: Memory | None = None,
+    used: Memory | None,
+    slices: Sequence[SliceCheck],
 ) -> Report:
     """The report on one module; ``prediction`` is None where there is no target or no schedule to go by, ``used``
-    where memory could not be followed."""
+    where memory could not be followed. ``slices`` are the checks of slices.py."""
     releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
@@ -85,7 +86,7 @@ def build_report(
             for copy in offload.host_copies
         ),
         host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
-        findings=slice_findings(offload, check_slices(offload.program)),
+        findings=slice_findings(offload, slices),
         limits=tuple(limits),
         unknown=tuple(unknown),
     )
