@@ -57,6 +57,7 @@ def accesses(module: Module, computation: Computation, instruction: Instruction)
     callee = None
     if instruction.opcode == "fusion":
         callee = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
+        callee = module.alike(callee) if callee is not None else None
     if callee is not None and not callee.touches_parts and callee.root.opcode not in _HANDS_THROUGH:
         return _whole(shapes, instruction.shape)
     found = []

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 
 from hloinspect.errors import HloParseError
 
 MAX_CALL_DEPTH = 200
 """Real modules nest about ten deep; a reader that recurses over calls must have an end."""
-
-_VALUES = re.compile(r"=\{?(%[\w.\-]+(?:, ?%[\w.\-]+)*)")
-_PLAIN_VALUES = re.compile(r"=\{?([\w.\-]+(?:, ?[\w.\-]+)*)")
-
-
-def quick_callees(text: str) -> set[str]:
-    """Names that a computation's text seems to call. Cheap, and a superset: whatever stands as the value of any
-    attribute, even in a quoted string. Text without percent signs is looked through more slowly."""
-    has_percent = "%" in text
-    if has_percent and "=%" not in text and "={%" not in text:
-        return set()
-    found: set[str] = set()
-    for names in (_VALUES if has_percent else _PLAIN_VALUES).findall(text):
-        found.update(name.strip(" %") for name in names.split(","))
-    return found
 
 
 def check_calls(callees: Mapping[str, Collection[str]]) -> None:

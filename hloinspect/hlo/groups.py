@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -118,6 +119,7 @@ def _mesh(match: re.Match[str]) -> ReplicaGroups:
     return mesh_groups([size for _, size in axes], over, _device_order(match.group(2) or ""))
 
 
+@lru_cache(maxsize=4096)
 def parse_replica_groups(text: str) -> ReplicaGroups:
     """The groups that ``text`` names: ``{{0,1},{2,3}}``, ``[2,2]<=[4]T(1,0)`` or ``mesh['x'=2,'y'=2] {'y'}``; in the
     last, ``, device_ids=(3,1,2,0)`` or ``, device_ids=([2,2]T(1,0))`` may stand before the axes, and ``'y':(2)2`` for a

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn, cast
 
 from hloinspect.errors import HloParseError, InputError
-from hloinspect.hlo.calls import check_calls, quick_callees
+from hloinspect.hlo.calls import check_calls
 from hloinspect.hlo.model import Module
-from hloinspect.hlo.text import TextComputation, parse_text
+from hloinspect.hlo.text import TextComputation, callees_of, parse_text
 
 DEFAULT_MAX_BYTES = 1 << 29
 MAX_BYTES_VARIABLE = "HLOINSPECT_MAX_BYTES"
@@ -214,9 +214,9 @@ def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
     return _zstd(whole, name) if front.startswith(_ZSTD) else whole
 
 
-def _up_to(stream: BinaryIO, size: int) -> bytes:
-    """The next ``size`` bytes, fewer only at the end: a pipe may give them in pieces."""
-    parts = []
+def _up_to(stream: BinaryIO, size: int, front: bytes = b"") -> bytes:
+    """``front`` and the next ``size`` bytes, fewer only at the end: a pipe may give them in pieces."""
+    parts = [front]
     while size > 0 and (part := stream.read(min(size, _CHUNK_BYTES))):
         parts.append(part)
         size -= len(part)
@@ -247,7 +247,7 @@ def _read(stream: BinaryIO, name: str, limit: int) -> tuple[bytes, Literal["text
         source = _unpacked(stream, name)
         head = _up_to(source, min(SNIFF_BYTES, limit + 1))
         kind = sniff(head, name)
-        data = head + _up_to(source, limit + 1 - len(head))
+        data = _up_to(source, limit + 1 - len(head), head)
     if len(data) > limit:
         how = f"set {MAX_BYTES_VARIABLE} to raise the limit"
         raise InputError(f"{name}: expected at most {limit:,} bytes (unpacked), found more: {how}")
@@ -281,9 +281,9 @@ def _check_text_calls(module: Module) -> None:
     """Refuses calls in circles. The quick look at the lines may see calls that are none, so a suspicion is checked."""
     computations = [c for c in module.computations.values() if isinstance(c, TextComputation)]
     try:
-        callees = {c.name: quick_callees(c.text) for c in computations if not c.is_entry}
+        callees = {c.name: callees_of(c) for c in computations if not c.is_entry}
         if any(module.entry_name in names for names in callees.values()):  # else no circle runs through the entry
-            callees[module.entry_name] = quick_callees(cast(TextComputation, module.entry).text)
+            callees[module.entry_name] = callees_of(cast(TextComputation, module.entry))
         check_calls(callees)
     except HloParseError:
         check_calls({c.name: {name for i in c for name in i.called_names} for c in computations})

@@ -9,6 +9,11 @@ from collections.abc import Iterator, Sequence
 from hloinspect.hlo.model import Frame
 
 _DELIMITER = re.compile(r'[(){}\[\]",]')
+_PLAIN = r"[^(){}\[\]\"]"
+# Everything up to a bracket or quote that is not closed again within the next two levels: one call for a whole layout.
+_BALANCED = re.compile(
+    rf'(?:{_PLAIN}++|\[{_PLAIN}*+\]|\({_PLAIN}*+\)|\{{(?:{_PLAIN}++|\({_PLAIN}*+\))*+\}}|"(?:[^"\\]++|\\.)*+")*+'
+)
 _QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"')
 _KEY = re.compile(r"\s*([\w.\-]+)=")
 _NUMBER_FIELD = re.compile(r"\b(\w++)=(\d{1,9})")
@@ -25,13 +30,15 @@ def closing(text: str, start: int) -> int:
     while match := _DELIMITER.search(text, position):
         character = match.group()
         position = match.end()
-        if character == '"':
+        if character in "([{":
+            depth += 1
+            if skipped := _BALANCED.match(text, position):
+                position = skipped.end()
+        elif character == '"':
             quoted = _QUOTED.match(text, position - 1)
             if quoted is None:
                 return -1
             position = quoted.end()
-        elif character in "([{":
-            depth += 1
         elif character in ")]}":
             depth -= 1
             if depth == 0:

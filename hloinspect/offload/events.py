@@ -61,9 +61,9 @@ def host_events(program: Program) -> Iterator[HostEvent]:
 def _places(computation: Computation) -> list[int]:
     found = {*computation.ending_in("infeed", "outfeed", "send", "recv", "async-start")}
     words = ("HostExecute", "callback", *_ANNOTATIONS)
-    called = set(computation.mentioning(*words)).intersection(computation.ending_in("custom-call", "custom-call-start"))
+    called = computation.mentioning(*words, among=computation.ending_in("custom-call", "custom-call-start"))
     starts = set(computation.may_touch_host()).intersection(computation.ending_in("-start"))
-    return sorted(found | called | starts)
+    return sorted(found | starts | {*called})
 
 
 def kind_of(module: Module, instruction: Instruction) -> str:

@@ -99,7 +99,17 @@ def _matmul(instruction: Instruction) -> InPlace:
 def _body_in_place(module: Module, fusion: Instruction) -> InPlace:
     """Results of a fusion that are updates of a parameter in place, seen through tuples and bitcasts."""
     body = module.computations.get(next(iter(fusion.called.get("calls", ())), ""))
-    if body is None or not len(body) or not body.ending_in(*_UPDATES):
+    if body is None:
+        return {}
+    body = module.alike(body)
+    found: InPlace | None = module.memo.get(("in place", body.name))
+    if found is None:
+        found = module.memo[("in place", body.name)] = _updated_in_place(module, body)
+    return found
+
+
+def _updated_in_place(module: Module, body: Computation) -> InPlace:
+    if not len(body) or not body.ending_in(*_UPDATES):
         return {}
     root = body.root
     outputs: list[tuple[Path, Operand]] = [((), Operand(root.name))]
@@ -137,7 +147,7 @@ def may_reuse(module: Module, user: Instruction, path: Path, number: int, operan
             return False
         if operand.element_count != result.element_count or dtype_bits(operand.dtype) != dtype_bits(result.dtype):
             return False
-        return _walks_alike(body, path, number)
+        return _walks_alike(module.alike(body), path, number)
     if user.opcode in ("all-reduce", "collective-broadcast"):
         return len(user.operands) == 1 or path == (number,)
     same = operand == result

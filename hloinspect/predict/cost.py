@@ -102,8 +102,11 @@ def cost_of(module: Module, computation: Computation, instruction: Instruction) 
 
 
 def _fusion(module: Module, body: Computation, size: int) -> Cost:
-    matrix, dtype, vector = _work(module, body, 0)
-    return Cost(matrix, dtype, vector, size)
+    body = module.alike(body)
+    work: tuple[float, str, float] | None = module.memo.get(("work", body.name))
+    if work is None:
+        work = module.memo[("work", body.name)] = _work(module, body, 0)
+    return Cost(*work, size)
 
 
 def _work(module: Module, body: Computation, depth: int) -> tuple[float, str, float]:

@@ -1,0 +1,499 @@
+"""Instructions and computations as stretches of HLO text, taken apart when somebody asks for a part."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+from hloinspect.errors import HloParseError
+from hloinspect.hlo.groups import parse_replica_groups
+from hloinspect.hlo.model import (
+    NO_METADATA,
+    Computation,
+    DotDimensions,
+    Frame,
+    Instruction,
+    Metadata,
+    Module,
+    Operand,
+    ReplicaGroups,
+)
+from hloinspect.hlo.scan import (
+    FrameTables,
+    closing,
+    count_in,
+    integers_in,
+    names_in,
+    split_attributes,
+    split_list,
+    unquote,
+)
+from hloinspect.hlo.shape import Shape, parse_shape
+
+_NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
+_OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
+_FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
+_PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
+_TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
+_FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
+# Over many lines at once. They begin with a line break, since searching for a literal is what a regex does fastest.
+_OUTLINE = re.compile(
+    r"\n[ \t]++(?:ROOT )?%?[^\s=%]++ = (?:([a-z]\w*+)\[([^\]\n]*+)\]\S*+|\([^\n]*?\)) ([a-z][\w\-]*+)\("
+)
+_PLACES = re.compile(r"\n[ \t]++(?:ROOT )?%?([^\s=%]++) = (?:\([^\n]*?\)|[^\s(]\S*+) ([a-z][\w\-]*+)\(")
+_STEM = re.compile(r".*?(?=[\d.\-]*+\Z)")
+# What may differ between computations that do the same: metadata, where a slice begins, and names; behind "=" they are
+# names of other computations.
+_METADATA = ", metadata={"
+_METADATA_REST = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+\}')
+_SLICE = re.compile(r"slice=\{[^}]*+\}")
+_NAME_CHARACTERS = re.compile(r"[\w.\-]++")
+_MOST_STEMS = 8
+_USE = re.compile(r"%([\w.\-]+)")
+_COMMENT = re.compile(r"/\*[^*]*\*/")
+_FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
+_ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%([\w.\-]+)(?=,|$)")  # what most callers look like
+_INDEX = re.compile(r", index=(\d{1,9})(?=,|$)")
+_INTEGER = re.compile(r"-?\d{1,20}")
+_INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
+_NO_OPERANDS = frozenset({"constant", "parameter", "iota"})
+_CALLED_KEYS = {
+    "calls": "calls",
+    "to_apply": "to_apply",
+    "body": "body",
+    "condition": "condition",
+    "called_computations": "calls",
+    "branch_computations": "branches",
+    "true_computation": "branches",
+    "false_computation": "branches",
+    "select": "to_apply",  # select and scatter of a select-and-scatter
+    "scatter": "to_apply",
+}
+
+
+@lru_cache(maxsize=65536)
+def _elements(dims: str) -> int:
+    """Elements of an array by its printed dimensions."""
+    return parse_shape(f"pred[{dims}]").element_count
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Places of a computation's instructions by name and by opcode, and where in the module's text each begins: empty
+    where not every line is an instruction. Behind a shape the opcode is the first word with a parenthesis, since what
+    stands in a layout has no space in front."""
+
+    positions: dict[str, int]
+    opcodes: dict[str, list[int]]
+    offsets: list[int]
+
+
+class TextInstruction(Instruction):
+    """An instruction as a line of text."""
+
+    def __init__(self, line: str, computation: TextComputation, index: int) -> None:
+        name = _NAME.match(line)
+        if name is None:
+            found = line.strip()[:60]
+            raise computation.fault(f"expected an instruction 'name = shape opcode(...)', found {found!r}", index, 0)
+        start = name.end()
+        if line.startswith("(", start):
+            shallow = _TUPLE.match(line, start)
+            end = shallow.end() if shallow else closing(line, start)
+            if end < 0:
+                raise computation.fault("a tuple shape is not closed", index, start)
+        else:
+            end = line.find(" ", start)
+        opcode = _OPCODE.match(line, end) if end >= 0 else None
+        if opcode is None:
+            found = line[start : start + 60]
+            raise computation.fault(f"expected a shape and an opcode, found {found!r}", index, start)
+        close = line.find(")", opcode.end())
+        inside = line[opcode.end() : close]
+        if close < 0 or "(" in inside or '"' in inside:
+            close = closing(line, opcode.end() - 1) - 1
+        if close < 0:
+            message = f"the operands of {name.group(2)} are not closed (a truncated file?)"
+            raise computation.fault(message, index, opcode.end() - 1)
+        self.is_root = name.group(1) is not None
+        self.name = name.group(2)
+        self.opcode = opcode.group(1)
+        self.index = index
+        self.computation = computation.name
+        self._owner = computation
+        self._shape_text = line[start:end]
+        self._arguments = line[opcode.end() : close]
+        self._tail = line[close + 1 :]
+
+    @cached_property
+    def shape(self) -> Shape:
+        try:
+            return parse_shape(self._shape_text)
+        except HloParseError as error:
+            raise self._owner.fault(f"{error} in {self.name}", self.index, 0) from None
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        if self.opcode in ("constant", "parameter", "iota") or not self._arguments:
+            return ()
+        text = _COMMENT.sub("", self._arguments) if "/*" in self._arguments else self._arguments
+        return tuple(self._operand(part) for part in split_list(text))
+
+    def _operand(self, text: str) -> Operand:
+        name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape in front
+        if "#" not in name:
+            return Operand(name)
+        base, *path = name.split("#")
+        if not all(part.isdecimal() and len(part) < 10 for part in path):
+            raise self._owner.fault(f"not an operand: {text[:60]!r}", self.index, 0)
+        return Operand(base, tuple(map(int, path)))
+
+    @cached_property
+    def attributes(self) -> Mapping[str, str]:
+        """All attributes behind the operands, as text."""
+        return split_attributes(self._tail)
+
+    @cached_property
+    def called(self) -> Mapping[str, tuple[str, ...]]:
+        if quick := _ONE_CALLEE.match(self._tail):
+            return {_CALLED_KEYS[quick.group(1)]: (quick.group(2),)}
+        found: dict[str, tuple[str, ...]] = {}
+        for key, text in self.attributes.items():
+            if role := _CALLED_KEYS.get(key):
+                if self._owner.has_percent and text.strip("{ ") and "%" not in text:
+                    raise self._owner.fault(f"{key} of {self.name} names no computation", self.index, 0)
+                found[role] = (*found.get(role, ()), *names_in(text))
+        return found
+
+    @cached_property
+    def metadata(self) -> Metadata:
+        text = self.attributes.get("metadata", "")
+        if not text:
+            return NO_METADATA
+        fields = dict(_FIELD.findall(text))
+        frames: tuple[Frame, ...] = ()
+        if frame_id := count_in(fields.get("stack_frame_id", "")):
+            frames = self._owner.frame_tables.frames(frame_id)
+        if not frames and "source_file" in fields:
+            line, column = count_in(fields.get("source_line", "")), count_in(fields.get("source_column", ""))
+            frames = (Frame(unquote(fields["source_file"]), line, "", column),)
+        return Metadata(unquote(fields.get("op_name", "")), frames)
+
+    @cached_property
+    def backend_config(self) -> Mapping[str, Any]:
+        text = self.attributes.get("backend_config", "")
+        if text.startswith('"'):
+            text = unquote(text)
+        try:
+            config = json.loads(text)
+        except (ValueError, RecursionError):
+            return {}
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def backend_config_text(self) -> str:
+        """The backend's configuration as it stands in the text."""
+        return self.attributes.get("backend_config", "")
+
+    @property
+    def frontend_attributes(self) -> Mapping[str, str]:
+        pairs = split_attributes(self.attributes.get("frontend_attributes", "")[1:-1])
+        return {key: unquote(value) for key, value in pairs.items()}
+
+    @property
+    def custom_call_target(self) -> str:
+        return unquote(self.attributes.get("custom_call_target", ""))
+
+    @property
+    def tuple_index(self) -> int:
+        if self.opcode != "get-tuple-element":
+            return -1
+        if quick := _INDEX.match(self._tail):
+            return int(quick.group(1))
+        return count_in(self.attributes.get("index", ""), -1)
+
+    @property
+    def parameter_number(self) -> int:
+        text = self._arguments.strip() if self.opcode == "parameter" else ""
+        return count_in(text, -1)
+
+    @property
+    def constant_integer(self) -> int | None:
+        if self.opcode != "constant" or self.shape.dims or not _INTEGER_DTYPE.fullmatch(self.shape.dtype):
+            return None
+        text = self._arguments.strip()
+        if text in ("true", "false"):
+            return int(text == "true")
+        return int(text) if _INTEGER.fullmatch(text) else None
+
+    @property
+    def comparison_direction(self) -> str:
+        return self.attributes.get("direction", "") if self.opcode == "compare" else ""
+
+    @property
+    def dot_dimensions(self) -> DotDimensions | None:
+        if self.opcode != "dot":
+            return None
+        keys = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
+        return DotDimensions(*(integers_in(self.attributes.get(key, "")) for key in keys))
+
+    @property
+    def dim_labels(self) -> str:
+        return self.attributes.get("dim_labels", "")
+
+    @property
+    def feature_groups(self) -> int:
+        return max(1, count_in(self.attributes.get("feature_group_count", "")))
+
+    @property
+    def replica_groups(self) -> ReplicaGroups:
+        text = self.attributes.get("replica_groups", "")
+        if "device_ids" in self.attributes:  # mesh['x'=4], device_ids=(3,1,2,0) {'x'}: one value with a comma in it
+            text = f"{text}, device_ids={self.attributes['device_ids']}"
+        return parse_replica_groups(text)
+
+    @property
+    def window_text(self) -> str:
+        return self.attributes.get("window", "").strip("{}")
+
+    @property
+    def is_host_transfer(self) -> bool:
+        return self.attributes.get("is_host_transfer") == "true"
+
+    @property
+    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
+        pairs = _PAIR.findall(self.attributes.get("source_target_pairs", ""))
+        return tuple((int(source), int(target)) for source, target in pairs)
+
+
+class TextComputation(Computation):
+    """A computation as a stretch of the module's text, cut out and split into instructions when somebody asks for
+    one."""
+
+    execution_thread = ""
+
+    def __init__(
+        self, name: str, is_entry: bool, module_text: str, start: int, end: int, frame_tables: FrameTables
+    ) -> None:
+        self.name = name
+        self.is_entry = is_entry
+        self.frame_tables = frame_tables
+        self.module_text = module_text
+        self.start = start
+        self.end = end
+        self._cache: dict[int, TextInstruction] = {}
+
+    @property
+    def has_percent(self) -> bool:
+        """Whether names are spelled with a percent sign: XLA writes a whole module in one way or the other."""
+        return self.module_text.startswith(("  %", "  ROOT %"), self.start)
+
+    @property
+    def text(self) -> str:
+        """The text between the braces; cut out anew at every use, since a module would else be held twice."""
+        return self.module_text[self.start : self.end]
+
+    def mentions(self, *words: str) -> bool:
+        """Whether one of the words stands in it."""
+        text, start, end = self.module_text, self.start, self.end
+        return any(text.find(word, start, end) >= 0 for word in words)
+
+    def fault(self, message: str, index: int, offset: int) -> HloParseError:
+        """An error about an instruction, ``offset`` characters into its line. Lines are counted now, when one is
+        faulty."""
+        line = self.module_text.count("\n", 0, self.start) + 1
+        line += index if self._table.offsets else self._split[1][index]
+        return HloParseError(message, line, offset + 1)
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _size(self) -> int:
+        if "_table" not in self.__dict__:
+            text, before, end = self.module_text, self.start - 1, self.end
+            found = text.count("\n  %", before, end) + text.count("\n  ROOT ", before, end)
+            if found == text.count("\n", before, end):
+                return found  # a line, an instruction; most are only counted
+        return len(self._table.offsets) or len(self._split[0])
+
+    @cached_property
+    def _split(self) -> tuple[list[str], list[int]]:
+        """The lines of the instructions and how many lines stand in front of each, where not every line is one.
+
+        An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of
+        Pallas kernels). Those are joined once each, so that many of them stay linear.
+        """
+        lines: list[str] = []
+        numbers: list[int] = []
+        continued: dict[int, list[str]] = {}
+        for number, line in enumerate(self.text.split("\n")):
+            if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
+                lines.append(line)
+                numbers.append(number)
+            elif lines and line and not line.isspace():
+                continued.setdefault(len(lines) - 1, []).append(line)
+        for index, more in continued.items():
+            lines[index] = "\n".join((lines[index], *more))
+        return lines, numbers
+
+    @cached_property
+    def _table(self) -> _Table:
+        """Where its instructions stand, without taking lines apart."""
+        text, before, end = self.module_text, self.start - 1, self.end
+        offsets: list[int] = []
+        names: list[str] = []
+        opcodes: dict[str, list[int]] = {}
+        for index, found in enumerate(_PLACES.finditer(text, before, end)):
+            name, opcode = found.groups()
+            offsets.append(found.start() + 1)
+            names.append(name)
+            if opcode in opcodes:
+                opcodes[opcode].append(index)
+            else:
+                opcodes[opcode] = [index]
+        if len(offsets) == text.count("\n", before, end) > 0:
+            return _Table(dict(zip(names, range(len(names)), strict=True)), opcodes, offsets)
+        positions: dict[str, int] = {}
+        opcodes = {}
+        for index, line in enumerate(self._split[0]):
+            match = _NAME.match(line)
+            word = _FIRST_WORD.search(line, match.end() - 1) if match else None
+            if match:
+                positions[match.group(2)] = index
+            if word:
+                opcodes.setdefault(word.group(1), []).append(index)
+        return _Table(positions, opcodes, [])
+
+    def line(self, index: int) -> str:
+        """The text of an instruction."""
+        offsets = self._table.offsets
+        if not offsets:
+            return self._split[0][index]
+        end = offsets[index + 1] - 1 if index + 1 < len(offsets) else self.end
+        return self.module_text[offsets[index] : end]
+
+    def _containing(self, words: Iterable[str]) -> Iterator[int]:
+        """Places of the instructions in whose text one of the words stands; a place may come twice."""
+        offsets, text, end = self._table.offsets, self.module_text, self.end
+        if not offsets:
+            words = tuple(words)
+            yield from (i for i, line in enumerate(self._split[0]) if any(word in line for word in words))
+            return
+        for word in words:
+            position = self.start
+            while (position := text.find(word, position, end)) >= 0:
+                index = bisect_right(offsets, position) - 1
+                yield index
+                position = offsets[index + 1] if index + 1 < len(offsets) else end
+
+    def instruction(self, index: int) -> TextInstruction:
+        found = self._cache.get(index)
+        if found is None:
+            found = TextInstruction(self.line(index), self, index)
+            self._cache[index] = found
+        return found
+
+    def position(self, name: str) -> int | None:
+        return self._table.positions.get(name)
+
+    @cached_property
+    def root(self) -> Instruction:
+        offsets = self._table.offsets
+        if offsets:
+            place = self.module_text.rfind("\n  ROOT ", self.start - 1, self.end)
+            if place >= 0:
+                return self.instruction(bisect_right(offsets, place + 1) - 1)
+        for index in range(len(self) - 1, -1, -1):
+            if self.line(index).lstrip().startswith("ROOT "):
+                return self.instruction(index)
+        return super().root
+
+    @cached_property
+    def parameters(self) -> tuple[Instruction, ...]:
+        found = [self.instruction(index) for index in self.ending_in("parameter")]
+        return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
+
+    def ending_in(self, *suffixes: str) -> Sequence[int]:
+        if not self.is_entry and "_table" not in self.__dict__ and not self.mentions(*(f"{suffix}(" for suffix in suffixes)):
+            return []  # a table of a computation that nobody takes apart is not worth its while
+        found = [places for opcode, places in self._table.opcodes.items() if opcode.endswith(suffixes)]
+        return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
+
+    def signature(self, module: Module) -> Hashable:
+        pieces: list[str] = []
+        for piece in self.text.split(_METADATA):
+            rest = _METADATA_REST.match(piece) if pieces else None
+            pieces.append(piece[rest.end() :] if rest else piece)
+        text = "".join(pieces)
+        if "={%" in text:
+            return None
+        if "slice={" in text:
+            text = _SLICE.sub("", text)
+        parts = _USE.split(text)
+        numbers: dict[str, int] = {}
+        names: list[int | str] = [numbers.setdefault(name, len(numbers)) for name in parts[1::2]]
+        if "=%" in text:
+            for place, before in enumerate(parts[:-1:2]):
+                if before.endswith("="):
+                    callee = module.computations.get(parts[2 * place + 1])
+                    names[place] = parts[2 * place + 1] if callee is None else module.alike(callee).name
+        return tuple(parts[::2]), tuple(names)
+
+    def may_touch_host(self) -> Sequence[int]:
+        return self._host_places
+
+    @cached_property
+    def _host_places(self) -> list[int]:
+        return list(self._containing(["S(5)"])) if self.is_entry or self.mentions("S(5)") else []
+
+    def outline(self) -> Iterator[tuple[str, int]]:
+        found = _OUTLINE.findall(self.module_text, self.start - 1, self.end)
+        if len(found) != len(self):  # a spelling that this does not know, or a faulty line, which then raises
+            return super().outline()
+        return ((opcode, _elements(dims) if dtype else 0) for dtype, dims, opcode in found)
+
+    def async_ends(self) -> Iterator[tuple[str, int, str, str]]:
+        if not self.has_percent:
+            yield from super().async_ends()
+            return
+        for index in self.ending_in("-start", "-update", "-done"):
+            line = self.line(index)
+            name = _NAME.match(line)
+            opcode = _FIRST_WORD.search(line, name.end() - 1) if name else None
+            if name and opcode:
+                operand = _FIRST_OPERAND.match(line, opcode.end())
+                yield opcode.group(1), index, name.group(2), operand.group(1) if operand else ""
+
+    def mentioning(self, *words: str, among: Sequence[int] | None = None) -> Sequence[int]:
+        if among is None:
+            return sorted({*self._containing(words)}) if self.mentions(*words) else []
+        return [index for index in among if any(word in self.line(index) for word in words)]
+
+    def users_of(self, names: Collection[str]) -> Sequence[int]:
+        if not names:
+            return []
+        if not self.has_percent:
+            return super().users_of(names)
+        wanted = frozenset(names)
+        stems = {found.group() for name in wanted if (found := _STEM.match(name))}
+        if self._table.offsets and len(stems) <= _MOST_STEMS:
+            places = {index for stem in stems for index in self._naming(stem, wanted)}
+        else:
+            places = {index for index in range(len(self)) if not wanted.isdisjoint(_USE.findall(self.line(index)))}
+        return sorted(places.difference(*(self._table.opcodes.get(opcode, ()) for opcode in _NO_OPERANDS)))
+
+    def _naming(self, stem: str, names: Collection[str]) -> Iterator[int]:
+        """Places of the instructions in whose text one of the names stands, all of which begin with ``stem``."""
+        text, end, offsets = self.module_text, self.end, self._table.offsets
+        word, position = f"%{stem}", self.start
+        while (position := text.find(word, position, end)) >= 0:
+            found = _NAME_CHARACTERS.match(text, position + 1, end)
+            if found is not None and found.group() in names:
+                yield bisect_right(offsets, position) - 1
+            position += len(word)
