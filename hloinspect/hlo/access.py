@@ -57,28 +57,48 @@ def accesses(module: Module, computation: Computation, instruction: Instruction)
     callee = None
     if instruction.opcode == "fusion":
         callee = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
-        callee = module.alike(callee) if callee is not None else None
-    if callee is not None and not callee.touches_parts and callee.root.opcode not in _HANDS_THROUGH:
-        return _whole(shapes, instruction.shape)
-    found = []
-    for number, shape in enumerate(shapes):
-        if shape is None:
-            continue
-        for path, leaf in shape.leaves:
-            if callee is None:
-                size = _plain_read(module, computation, instruction, number, leaf)
-            else:
-                size = _fused_read(module, callee, number, path, leaf)
-            if size:
-                found.append(Access(number, path, size, leaf.memory_space))
-    for path, leaf in instruction.shape.leaves:
-        if callee is None:
-            size = _plain_write(module, computation, instruction, leaf)
-        else:
-            size = _fused_write(module, callee, path, leaf)
-        if size:
-            found.append(Access(-1, path, size, leaf.memory_space))
-    return tuple(found)
+    if callee is None:
+        return _own(module, computation, instruction, shapes)
+    callee = module.alike(callee)
+    # The module keeps its instructions, and they their shapes: as long as it does, an id stands for one shape.
+    key = ("accesses", callee.name, id(instruction.shape), *map(id, shapes))
+    found: tuple[Access, ...] | None = module.memo.get(key)
+    if found is None:
+        found = module.memo[key] = _fused(module, callee, instruction.shape, shapes)
+    return found
+
+
+def _own(
+    module: Module, computation: Computation, instruction: Instruction, shapes: Sequence[Shape | None]
+) -> tuple[Access, ...]:
+    """The accesses of an instruction that is no fusion."""
+    reads = (
+        Access(number, path, _plain_read(instruction, number, leaf), leaf.memory_space)
+        for number, shape in enumerate(shapes)
+        if shape is not None
+        for path, leaf in shape.leaves
+    )
+    writes = (
+        Access(-1, path, _plain_write(module, computation, instruction, leaf), leaf.memory_space)
+        for path, leaf in instruction.shape.leaves
+    )
+    return tuple(access for access in (*reads, *writes) if access.bytes)
+
+
+def _fused(module: Module, body: Computation, result: Shape, shapes: Sequence[Shape | None]) -> tuple[Access, ...]:
+    """The accesses of a fusion with operands and a result of these shapes."""
+    if not body.touches_parts and body.root.opcode not in _HANDS_THROUGH:
+        return _whole(shapes, result)
+    reads = (
+        Access(number, path, _fused_read(body, number, leaf), leaf.memory_space)
+        for number, shape in enumerate(shapes)
+        if shape is not None
+        for path, leaf in shape.leaves
+    )
+    writes = (
+        Access(-1, path, _fused_write(module, body, path, leaf), leaf.memory_space) for path, leaf in result.leaves
+    )
+    return tuple(access for access in (*reads, *writes) if access.bytes)
 
 
 def _whole(shapes: Sequence[Shape | None], result: Shape) -> tuple[Access, ...]:
@@ -97,7 +117,7 @@ def _size_of(module: Module, computation: Computation, operand: Operand | None) 
     return None if shape is None else shape.size_bytes
 
 
-def _plain_read(module: Module, computation: Computation, instruction: Instruction, number: int, leaf: Shape) -> int:
+def _plain_read(instruction: Instruction, number: int, leaf: Shape) -> int:
     if instruction.opcode in _SLICES and number == 0:
         return min(leaf.size_bytes, instruction.shape.size_bytes)
     if instruction.opcode in _UPDATES and number == 0:
@@ -112,7 +132,7 @@ def _plain_write(module: Module, computation: Computation, instruction: Instruct
     return leaf.size_bytes
 
 
-def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf: Shape) -> int:
+def _fused_read(body: Computation, number: int, leaf: Shape) -> int:
     """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
     place."""
     if not body.touches_parts:
@@ -147,8 +167,6 @@ def _fused_read(module: Module, body: Computation, number: int, path: Path, leaf
 
 def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> int:
     """What a fusion writes to a leaf of its result: the update alone where the root updates a parameter in place."""
-    if not body.touches_parts and body.root.opcode not in _HANDS_THROUGH:
-        return leaf.size_bytes
     instruction, rest = module.resolve(body, Operand(body.root.name))
     if instruction is not None and instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
         instruction, rest = _through_bitcasts(module, body, instruction.operands[path[0]])

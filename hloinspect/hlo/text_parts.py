@@ -40,6 +40,9 @@ _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
 _PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
 _TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
+_LINE = re.compile(
+    rf'\s+(ROOT )?%?([^\s=%]+) = ((?!\()[^ ]*+|{_TUPLE.pattern}) ?([a-z][\w\-]*+)\(([^()"]*+)\)'
+)  # what most lines look like
 _FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
 # Over many lines at once. They begin with a line break, since searching for a literal is what a regex does fastest.
 _OUTLINE = re.compile(
@@ -97,38 +100,48 @@ class TextInstruction(Instruction):
     """An instruction as a line of text."""
 
     def __init__(self, line: str, computation: TextComputation, index: int) -> None:
+        self.index = index
+        self.computation = computation.name
+        self._owner = computation
+        usual = _LINE.match(line)
+        if usual is None:
+            self._take_apart(line)
+            return
+        root, self.name, self._shape_text, self.opcode, self._arguments = usual.groups()
+        self.is_root = root is not None
+        self._tail = line[usual.end() :]
+
+    def _take_apart(self, line: str) -> None:
+        """Of a line that is not like most: quoted strings or parentheses among the operands, or a fault."""
         name = _NAME.match(line)
         if name is None:
             found = line.strip()[:60]
-            raise computation.fault(f"expected an instruction 'name = shape opcode(...)', found {found!r}", index, 0)
+            raise self._fault(f"expected an instruction 'name = shape opcode(...)', found {found!r}", 0)
         start = name.end()
         if line.startswith("(", start):
             shallow = _TUPLE.match(line, start)
             end = shallow.end() if shallow else closing(line, start)
             if end < 0:
-                raise computation.fault("a tuple shape is not closed", index, start)
+                raise self._fault("a tuple shape is not closed", start)
         else:
             end = line.find(" ", start)
         opcode = _OPCODE.match(line, end) if end >= 0 else None
         if opcode is None:
             found = line[start : start + 60]
-            raise computation.fault(f"expected a shape and an opcode, found {found!r}", index, start)
-        close = line.find(")", opcode.end())
-        inside = line[opcode.end() : close]
-        if close < 0 or "(" in inside or '"' in inside:
-            close = closing(line, opcode.end() - 1) - 1
+            raise self._fault(f"expected a shape and an opcode, found {found!r}", start)
+        close = closing(line, opcode.end() - 1) - 1
         if close < 0:
             message = f"the operands of {name.group(2)} are not closed (a truncated file?)"
-            raise computation.fault(message, index, opcode.end() - 1)
+            raise self._fault(message, opcode.end() - 1)
         self.is_root = name.group(1) is not None
         self.name = name.group(2)
         self.opcode = opcode.group(1)
-        self.index = index
-        self.computation = computation.name
-        self._owner = computation
         self._shape_text = line[start:end]
         self._arguments = line[opcode.end() : close]
         self._tail = line[close + 1 :]
+
+    def _fault(self, message: str, offset: int) -> HloParseError:
+        return self._owner.fault(message, self.index, offset)
 
     @cached_property
     def shape(self) -> Shape:
@@ -420,7 +433,11 @@ class TextComputation(Computation):
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
-        if not self.is_entry and "_table" not in self.__dict__ and not self.mentions(*(f"{suffix}(" for suffix in suffixes)):
+        if (
+            not self.is_entry
+            and "_table" not in self.__dict__
+            and not self.mentions(*(f"{suffix}(" for suffix in suffixes))
+        ):
             return []  # a table of a computation that nobody takes apart is not worth its while
         found = [places for opcode, places in self._table.opcodes.items() if opcode.endswith(suffixes)]
         return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
