@@ -31,6 +31,10 @@ from hloinspect.offload.memory import memory_of
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.predict import predict
+from hloinspect.report.build import build_report
+from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo
+from hloinspect.rules.engine import run_rules
+from hloinspect.rules.evidence import Evidence
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_SEED_BYTES = 300_000
@@ -127,9 +131,13 @@ def ask_everything(module: Module) -> None:
             for attribute in ATTRIBUTES:
                 getattr(instruction, attribute)
     offload = find_offload(module)
-    check_slices(offload.program)
-    prediction = predict(offload, load_target("gb200"), devices=8, domain=4)
-    memory_of(offload, prediction.timeline)
+    slices, target = check_slices(offload.program), load_target("gb200")
+    prediction = predict(offload, target, devices=8, domain=4)
+    used = memory_of(offload, prediction.timeline)
+    memory = MemoryInfo(used.device.total_bytes if used else None, None, int(target.hbm_bytes.value), None, "estimated")
+    source = InputInfo("fuzz", module.kind, None)
+    report = build_report(source, offload, ProgramInfo(), target, 8, prediction, memory, (), (), used)
+    run_rules(Evidence(report, offload, prediction, target, slices))
 
 
 def attempt(data: bytes) -> str:
@@ -147,14 +155,14 @@ def run(inputs: list[bytes], rng: random.Random, until: Callable[[], bool], limi
     def on_alarm(_signal: int, _frame: object) -> None:
         raise TooSlow
 
-    signal.signal(signal.SIGALRM, on_alarm)
+    signal.signal(signal.SIGPROF, on_alarm)
     counts: Counter[str] = Counter()
     slowest = 0.0
     while not until():
         data = rng.choice(inputs)
         for _ in range(rng.choice((1, 1, 2, 3, 8))):
             data = edit(data, rng)
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
         started = time.process_time()
         try:
             end = attempt(data)
@@ -165,7 +173,7 @@ def run(inputs: list[bytes], rng: random.Random, until: Callable[[], bool], limi
             name.write_bytes(data)
             name.with_suffix(".txt").write_text(traceback.format_exc())
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         slowest = max(slowest, time.process_time() - started)
         counts[end] += 1
     counts["slowest_ms"] = round(slowest * 1e3)

@@ -142,3 +142,9 @@ def test_a_callee_without_its_percent_sign_is_refused_where_names_have_one() -> 
     text = text_of("ROOT %f = f32[] fusion(), kind=kLoop, calls=one", before=PAIR)
     with pytest.raises(HloParseError, match="names no computation"):
         _ = parse_text(text).entry.instruction(0).called
+
+
+def test_an_entry_that_calls_itself_is_refused() -> None:
+    """Found by fuzzing: nobody else calls it, so the check for circles passed it over."""
+    with pytest.raises(HloParseError, match="calls itself"):
+        parse_text(text_of("ROOT %f = f32[] fusion(), kind=kLoop, calls=%main"))

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NoReturn, cast
 
 from hloinspect.errors import HloParseError, InputError
-from hloinspect.hlo.calls import check_calls
 from hloinspect.hlo.model import Module
-from hloinspect.hlo.text import TextComputation, callees_of, parse_text
+from hloinspect.hlo.text import parse_text
 
 DEFAULT_MAX_BYTES = 1 << 29
 MAX_BYTES_VARIABLE = "HLOINSPECT_MAX_BYTES"
@@ -277,18 +276,6 @@ def _open(path: str | Path, name: str) -> Iterator[BinaryIO]:
 # ---- parsing
 
 
-def _check_text_calls(module: Module) -> None:
-    """Refuses calls in circles. The quick look at the lines may see calls that are none, so a suspicion is checked."""
-    computations = [c for c in module.computations.values() if isinstance(c, TextComputation)]
-    try:
-        callees = {c.name: callees_of(c) for c in computations if not c.is_entry}
-        if any(module.entry_name in names for names in callees.values()):  # else no circle runs through the entry
-            callees[module.entry_name] = callees_of(cast(TextComputation, module.entry))
-        check_calls(callees)
-    except HloParseError:
-        check_calls({c.name: {name for i in c for name in i.called_names} for c in computations})
-
-
 def _parse(data: bytes, kind: Literal["text", "proto"], name: str) -> Module:
     try:
         if kind == "proto":
@@ -297,7 +284,6 @@ def _parse(data: bytes, kind: Literal["text", "proto"], name: str) -> Module:
             module = parse_proto(data)
         else:
             module = parse_text(data.decode("utf-8-sig", "replace"))
-            _check_text_calls(module)
     except HloParseError as error:
         found = HloParseError(f"{name}: {error}")
         found.line, found.column = error.line, error.column

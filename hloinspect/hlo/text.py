@@ -14,8 +14,10 @@ Text is cut into computations at once; a computation into lines, and a line into
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from hloinspect.errors import HloParseError
+from hloinspect.hlo.calls import check_calls
 from hloinspect.hlo.model import Module
 from hloinspect.hlo.scan import FrameTables, split_attributes, unquote
 from hloinspect.hlo.text_parts import TextComputation, TextInstruction
@@ -61,6 +63,7 @@ def parse_text(text: str) -> Module:
     if not entries:
         last = text.count("\n") + 1
         raise HloParseError("no ENTRY computation: the text is truncated or no module", last, 1)
+    _check_calls(computations, entries[-1])
     return Module(
         name=name.strip(),
         computations={computation.name: computation for computation in computations},
@@ -71,6 +74,20 @@ def parse_text(text: str) -> Module:
         size_bytes=len(text),
         kind="text",
     )
+
+
+def _check_calls(computations: Sequence[TextComputation], entry_name: str) -> None:
+    """Refuses calls in circles, which whoever follows calls relies on. The quick look at the text may see calls that
+    are none, so a suspicion is checked."""
+    callees = {c.name: callees_of(c) for c in computations if not c.is_entry}
+    entries = [c for c in computations if c.is_entry]
+    called = any(entry_name in names for names in callees.values())
+    if called or any(entry.mentions(f"%{entry_name}" if entry.has_percent else entry_name) for entry in entries):
+        callees.update((entry.name, callees_of(entry)) for entry in entries)  # else no circle runs through the entry
+    try:
+        check_calls(callees)
+    except HloParseError:
+        check_calls({c.name: {name for i in c for name in i.called_names} for c in computations})
 
 
 def _line_end(text: str, position: int) -> int:

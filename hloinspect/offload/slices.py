@@ -149,11 +149,15 @@ def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int)
     return known if len(known) == turns else None
 
 
+def _shape(module: Module, body: Computation, operands: Sequence[Operand], number: int) -> Shape | None:
+    return module.shape_of(body, operands[number]) if number < len(operands) else None
+
+
 def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments) -> int | None:
     """The byte offset that a slice's index operands name; indices are clamped as HLO does."""
     first = 1 if part.opcode == "dynamic-slice" else 2
-    taken = part.shape if part.opcode == "dynamic-slice" else module.shape_of(body, part.operands[1])
     indices = part.operands[first:]
+    taken = part.shape if part.opcode == "dynamic-slice" else _shape(module, body, part.operands, 1)
     if taken is None or len(indices) != len(whole.dims) or len(taken.dims) != len(whole.dims):
         return None
     strides = _byte_strides(whole)
