@@ -19,7 +19,8 @@ from accuracy_tables import markdown, number, versions
 
 from hloinspect.hardware import Target, load_target
 from hloinspect.hlo.load import load_module
-from hloinspect.offload.transfers import Offload, find_offload
+from hloinspect.offload.memory import memory_of
+from hloinspect.offload.transfers import D2H, Offload, find_offload
 from hloinspect.predict import Prediction, predict
 from hloinspect.predict.schedule import Run, schedule_of
 
@@ -28,13 +29,15 @@ DEVICES, DOMAIN = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One module: its prediction, its matrix FLOPs a step, and the seconds from file to prediction."""
+    """One module: its prediction, its matrix FLOPs a step, the seconds of CPU from file to prediction, and how many of
+    its copies to the host start only when the backward pass has begun."""
 
     name: str
     prediction: Prediction
     offload: Offload
     flops: float
     seconds: float
+    late: int
 
     def utilization(self, target: Target) -> float:
         """Matrix FLOPs a second over the bf16 peak, recomputation included."""
@@ -55,11 +58,12 @@ def matrix_flops(offload: Offload) -> float:
 
 def step_of(path: Path, target: Target) -> Step:
     """Reads and predicts one module."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     offload = find_offload(load_module(path))
     prediction = predict(offload, target, DEVICES, DOMAIN)
-    seconds = time.perf_counter() - begin
-    return Step(path.name.partition(".")[0], prediction, offload, matrix_flops(offload), seconds)
+    seconds = time.process_time() - begin
+    late = len(memory_of(offload, prediction.timeline).late)
+    return Step(path.name.partition(".")[0], prediction, offload, matrix_flops(offload), seconds, late)
 
 
 def row_of(step: Step, target: Target) -> tuple[str, ...]:
@@ -74,6 +78,7 @@ def row_of(step: Step, target: Target) -> tuple[str, ...]:
         f"{found.without_transfers_ps / ms:.0f}",
         f"{found.step.collective_exposed_ps / ms:.0f}",
         str(len(step.offload.transfers)),
+        f"{step.late} of {sum(transfer.direction == D2H for transfer in step.offload.transfers)}",
         f"{step.flops / 1e15:.2f}",
         f"{step.utilization(target):.0%}",
         number(step.seconds),
@@ -89,8 +94,9 @@ def main(write: Callable[[str], None] = print) -> None:
         sys.exit(f"{directory} holds no *.hlo.gz")
     target = load_target("gb200")
     header = (
-        "module", "step ms", "range", "stall ms", "free transfers ms", "collectives alone ms", "transfers", "PFLOP",
-        "of the peak", "s to predict",
+        "module", "step ms", "range", "stall ms", "free transfers ms", "collectives alone ms", "transfers",
+        "late to the host", "PFLOP",
+        "of the peak", "CPU s to predict",
     )  # fmt: skip
     write(versions() + "\n")
     write(markdown(header, (row_of(step_of(path, target), target) for path in paths)))

@@ -19,6 +19,7 @@ from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict.collective import Collective
 from hloinspect.predict.cost import Cost
 from hloinspect.predict.link import Link, rates_of
+from hloinspect.predict.products import Product
 from hloinspect.predict.scenario import Scenario, scenarios
 
 COPY_BYTES = 512 << 20
@@ -59,7 +60,7 @@ COPIES = (
     Copies("gh200", True, False, 170.0, 416.0, MEGATRON, range_fitted=True),
     Copies("h100", False, False, 55.1, 55.3, H800_LOG),
     Copies("h100", False, True, 34.5, 52.8, H800_LOG, fitted=True),
-    Copies("h100", True, False, 45.0, 55.2, H800_LOG),
+    Copies("h100", True, False, 45.0, 55.2, H800_LOG, fitted=True),
     Copies("h100", True, True, 22.5, 33.5, H800_LOG, fitted=True),
     Copies("h200", False, False, 52.0, 52.0, AZURE),
     Copies("a100-80g", False, False, 26.0, 26.3, f"JAX-Toolbox's traces (D2H); {AZURE} (H2D)", fitted=True),
@@ -171,7 +172,7 @@ def product_rows() -> list[Row]:
         for (m, n, k), measured in zip(PRODUCT_SHAPES, item.tflops, strict=True):
             flops = 2.0 * m * n * k
             moved = (m * k + k * n) * item.operand_bytes + m * n * 2
-            cost = Cost(matrix_flops=flops, matrix_dtype=item.dtype, bytes=int(moved))
+            cost = Cost(flops, item.dtype, bytes=int(moved), product=Product(1, m, n, k))
 
             def rate(case: Scenario, target: Target = target, cost: Cost = cost) -> float:
                 return cost.matrix_flops / cost.time_ps(target, case)

@@ -5,13 +5,15 @@ Each function without arguments is a step for ``hloinspect compile`` or ``inspec
     products            matrix products, for XLA's own speed-of-light estimates (accuracy_sol.py)
     layers_*            P8: scanned MLP layers on 8 GPUs under four checkpoint policies (jax-ml/jax issue 23869)
     stacked_transpose   P12: a device-to-device copy with a transpose in its window (openxla/xla pull request 46150)
-    llama8b_offload     P1: a decoder of llama3-8b's size, fully sharded over the devices, the MLP's activation
-    offloaded
+    llama8b_*           P1: a decoder of llama3-8b's size, fully sharded over the devices, the MLP's activation
+                        offloaded (openxla/xla pull request 32297)
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import unittest.mock
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -137,7 +139,34 @@ LLAMA8B = dense.Shapes(layers=32, batch=16, seq=4096, dim=4096, hidden=21504, he
 """llama3-8b's depth, width and vocabulary; one up projection of the same size as its two; two sequences a device."""
 
 
-def _fsdp(policy: Callable[..., Any], prevent_cse: bool) -> jax.stages.Lowered:
+def _fused_layer(x: jax.Array, w: dense.Params, heads: int) -> jax.Array:
+    """dense.layer with cuDNN's attention, which keeps no scores."""
+    batch, seq, dim = x.shape
+    qkv = checkpoint_name(dense.rms_norm(x, w["norm1"]) @ w["qkv"], "qkv")
+    q, k, v = (part.reshape(batch, seq, heads, dim // heads) for part in jnp.split(qkv, 3, -1))
+    mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn").reshape(x.shape)
+    x = x + checkpoint_name(mixed @ w["out"], "attn")
+    return x + dense.mlp(dense.rms_norm(x, w["norm2"]), w)
+
+
+def _without_asking_for_cudnn() -> contextlib.ExitStack:
+    """JAX asks the GPU for its cuDNN and its compute capability before it makes the call; here there is none."""
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    answers = {
+        "check_cudnn_version": lambda: 91300,
+        "check_compute_capability": lambda capability: True,
+        "is_cuda_compute_capability_equal": lambda capability: False,
+    }
+    stack = contextlib.ExitStack()
+    for name, answer in answers.items():
+        stack.enter_context(unittest.mock.patch.object(cudnn, name, answer))
+    return stack
+
+
+def _fsdp(
+    policy: Callable[..., Any], prevent_cse: bool, layer_of: Callable[..., jax.Array] = dense.layer
+) -> jax.stages.Lowered:
     shapes = dense.shapes_from_environment()
     if shapes == dense.Shapes():
         shapes = LLAMA8B
@@ -149,7 +178,7 @@ def _fsdp(policy: Callable[..., Any], prevent_cse: bool) -> jax.stages.Lowered:
     @partial(jax.checkpoint, policy=policy, prevent_cse=prevent_cse)
     def layer(x: jax.Array, weights: dense.Params) -> jax.Array:
         whole = jax.tree.map(spread, weights)  # each layer gathers its weights, and again in the backward pass
-        return spread(dense.layer(spread(x, "data"), whole, shapes.heads), "data")
+        return spread(layer_of(spread(x, "data"), whole, shapes.heads), "data")
 
     def loss(params: dense.Params, tokens: jax.Array) -> jax.Array:
         embed = spread(params["embed"])
@@ -187,3 +216,15 @@ def llama8b_offload() -> jax.stages.Lowered:
 def llama8b_offload_barrier() -> jax.stages.Lowered:
     """The same with JAX's default: a barrier holds each backward layer until all its residuals are back."""
     return _fsdp(dense.offload_policy(), prevent_cse=True)
+
+
+def llama8b_fused() -> jax.stages.Lowered:
+    """The same as llama8b_offload with cuDNN's attention."""
+    with _without_asking_for_cudnn():
+        return _fsdp(dense.offload_policy(), prevent_cse=False, layer_of=_fused_layer)
+
+
+def llama8b_fused_barrier() -> jax.stages.Lowered:
+    """The same as llama8b_offload_barrier with cuDNN's attention."""
+    with _without_asking_for_cudnn():
+        return _fsdp(dense.offload_policy(), prevent_cse=True, layer_of=_fused_layer)

@@ -28,6 +28,7 @@ from hloinspect.predict.schedule import (
     Run,
     Schedule,
     StartCollective,
+    StartHostCopy,
     StartSide,
     StartTransfer,
 )
@@ -38,27 +39,34 @@ MS = 10**9
 D2H, H2D = "d2h", "h2d"
 
 
-# A machine of round numbers: a byte of device memory takes 1 ps, a byte over the interconnect too, and at the default
-# rate of the link 1,000 ps.
+# A machine of round numbers: an operation takes 1 ps, a byte over the interconnect too, and at the default rate of the
+# link 1,000 ps. Device memory is so fast by default that nothing else is slowed by what it does.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The link in bytes a picosecond, and what a scenario may change."""
+    """The link and device memory in bytes a picosecond, and what a scenario may change."""
 
     d2h: Fraction = Fraction(1, 1000)
     h2d: Fraction = Fraction(1, 1000)
-    duplex: Fraction = Fraction(1)
+    duplex: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
     latency_ps: int = 0
     kernels_block: bool = False
     longest_branch: bool = True
+    fair: bool = False
+    hbm: Fraction = Fraction(10**6)
+
+    def both(self, direction: str) -> Fraction:
+        """The rate of a direction while both move."""
+        return self.d2h * self.duplex[0] if direction == D2H else self.h2d * self.duplex[1]
 
     def target(self) -> Target:
         one = Range(1.0, 1.0, 1.0, "test")
         link = HostLink(
             d2h_bytes_per_s=Figure(float(self.d2h * 10**12), "test"),
             h2d_bytes_per_s=Figure(float(self.h2d * 10**12), "test"),
-            duplex_factor=Figure(float(self.duplex), "test"),
+            d2h_duplex=Figure(float(self.duplex[0]), "test"),
+            h2d_duplex=Figure(float(self.duplex[1]), "test"),
             latency_us=Figure(self.latency_ps / 1e6, "test"),
             sharers=1,
             host_bytes_per_s=None,
@@ -72,7 +80,7 @@ class Machine:
             peak_flops={"bf16": Figure(1e12, "test")},
             vector_flops=Figure(1e12, "test"),
             hbm_bytes=Figure(1e12, "test"),
-            hbm_bytes_per_s=Figure(1e12, "test"),
+            hbm_bytes_per_s=Figure(float(self.hbm * 10**12), "test"),
             launch_us=Figure(0.0, "test"),
             link=link,
             levels=(Level("near", 1 << 20, Figure(1e12, "test"), Figure(0.0, "test")),),
@@ -85,14 +93,24 @@ class Machine:
         )
 
     def scenario(self) -> Scenario:
-        return Scenario("test", 1.0, 1.0, 1.0, 1.0, 1, self.kernels_block, self.longest_branch)
+        return Scenario("test", 1.0, 1.0, 1.0, 1.0, 1, self.kernels_block, self.longest_branch, self.fair)
 
 
 # Operations with times in picoseconds.
 
 
-def work(ps: int) -> Run:
-    return Run((Cost(bytes=ps),), "work")
+def kernel(ps: int, size: int = 0) -> Cost:
+    """So many operations, and bytes of device memory."""
+    return Cost(vector_flops=float(ps), bytes=size)
+
+
+def work(ps: int, size: int = 0) -> Run:
+    return Run((kernel(ps, size),), "work")
+
+
+def works(*kernels: tuple[int, int]) -> Run:
+    """Kernels one after the other, each (operations, bytes)."""
+    return Run(tuple(kernel(ps, size) for ps, size in kernels), "work")
 
 
 def transfer(
@@ -130,12 +148,16 @@ def done(number: int) -> Done:
 
 def blocking(number: int, direction: str, size: int, work_ps: int | None = None) -> BlockingTransfer:
     """``work_ps`` is what the kernel that moves the bytes computes besides."""
-    cost = None if work_ps is None else Cost(bytes=work_ps)
-    return BlockingTransfer(transfer(number, direction, size, asynchronous=False), cost)
+    run = None if work_ps is None else work(work_ps)
+    return BlockingTransfer(transfer(number, direction, size, asynchronous=False), run)
 
 
 def host_copy(size: int) -> BlockingHostCopy:
     return BlockingHostCopy(HostCopy("copy", "e", size, 1, "dma"))
+
+
+def start_host_copy(name: str, size: int) -> StartHostCopy:
+    return StartHostCopy(("e", name), HostCopy(name, "e", size, 1, "dma"))
 
 
 def collective_of_ps(ps: int) -> Collective:
@@ -146,8 +168,8 @@ def start_collective(name: str, ps: int) -> StartCollective:
     return StartCollective(("e", name), collective_of_ps(ps))
 
 
-def start_side(name: str, ps: int) -> StartSide:
-    return StartSide(("e", name), Cost(bytes=ps))
+def start_side(name: str, ps: int, size: int = 0) -> StartSide:
+    return StartSide(("e", name), kernel(ps, size))
 
 
 def done_of(name: str) -> Done:
@@ -201,20 +223,34 @@ class _Flow:
 
 @dataclass(eq=False)
 class _Task:
-    """One execution on the communication or the side stream."""
+    """One execution on the communication or the side stream: time that it needs alone, then bytes of device memory."""
 
     left: Fraction
+    bytes: Fraction = Fraction(0)
     over: bool = False
 
     @property
     def empty(self) -> bool:
-        return not self.left
+        return not self.left and not self.bytes
 
 
 @dataclass(frozen=True)
 class _Work:
+    """A kernel or a collective on the main stream: how long it takes alone, and its bytes of device memory."""
+
     kind: str
     ps: Fraction
+    bytes: Fraction = Fraction(0)
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """What goes on until the next event: rates in bytes a picosecond (of a whole kernel: its share a picosecond)."""
+
+    rates: dict[str, Fraction]  # of each moving copy, by direction
+    active: list[_Flow]
+    main: Fraction
+    side: Fraction
 
 
 class BruteForce:
@@ -227,6 +263,7 @@ class BruteForce:
         self._queues: dict[str, deque[_Flow]] = {D2H: deque(), H2D: deque()}
         self._communication: deque[_Task] = deque()
         self._side: deque[_Task] = deque()
+        self._at_once = 4 if machine.fair else 1
         self._latest: dict[tuple[str, str], _Flow | _Task] = {}
         self._started: list[_Flow] = []
         self.result = Expected()
@@ -234,14 +271,14 @@ class BruteForce:
     def run(self) -> Expected:
         for item in self._actions():
             if isinstance(item, _Work):
-                left = item.ps
-                while left:
-                    left -= self._tick(item.kind, None, left)
+                done = Fraction(0)
+                while item.ps and done < 1:
+                    done += self._tick(item, None, 1 - done)
             else:
                 if isinstance(item, _Flow):
                     item.awaited = True
                 while not item.over:
-                    self._tick("", item, None)
+                    self._tick(None, item, None)
         return self.result
 
     # what the main stream does, one thing after the other; starts take effect when they are reached
@@ -261,13 +298,16 @@ class BruteForce:
     def _operation(self, operation: Operation) -> Iterator[_Work | _Flow | _Task]:
         match operation:
             case Run():
-                yield _Work("compute", Fraction(sum(cost.bytes for cost in operation.costs)))
+                yield from [self._kernel(cost) for cost in operation.costs]
             case BlockingCollective():
                 yield _Work("collective", Fraction(operation.collective.bytes))
             case BlockingHostCopy():
                 if self._free is not None:
                     half = Fraction(operation.copy.bytes, 2)
                     yield from [self._queue(0, direction, half) for direction in (D2H, H2D)]
+            case StartHostCopy():
+                if self._free is not None:
+                    self._latest[operation.key] = self._queue(0, H2D, Fraction(operation.copy.bytes))
             case StartTransfer():
                 flow = self._submit(operation.transfer)
                 if flow and operation.transfer.mechanism == "kernel" and self._machine.kernels_block:
@@ -276,15 +316,17 @@ class BruteForce:
                     self._latest[operation.key] = flow
             case BlockingTransfer():
                 flow = self._submit(operation.transfer)
-                if operation.cost is not None:
-                    yield _Work("compute", Fraction(operation.cost.bytes))
+                if operation.work is not None:
+                    yield from [self._kernel(cost) for cost in operation.work.costs]
                 if flow:
                     yield flow
             case StartCollective():
                 self._latest[operation.key] = task = _Task(Fraction(operation.collective.bytes))
                 self._communication.append(task)
             case StartSide():
-                self._latest[operation.key] = task = _Task(Fraction(operation.cost.bytes))
+                whole = self._kernel(operation.cost)  # what it needs besides device memory comes first
+                alone = whole.ps - whole.bytes / self._machine.hbm
+                self._latest[operation.key] = task = _Task(alone, whole.bytes)
                 self._side.append(task)
             case Done():
                 if operation.key in self._latest:
@@ -298,6 +340,10 @@ class BruteForce:
                     yield from self._body(operation.body)
                 if operation.condition is not None:  # it is asked once more than it says yes
                     yield from self._body(operation.condition)
+
+    def _kernel(self, cost: Cost) -> _Work:
+        size = Fraction(cost.bytes)
+        return _Work("compute", max(Fraction(cost.vector_flops), size / self._machine.hbm), size)
 
     def _submit(self, moved: Transfer) -> _Flow | None:
         if self._free is None or moved.id in self._free:
@@ -321,17 +367,15 @@ class BruteForce:
         for operation in self._schedule.operations[name]:
             match operation:
                 case Run():
-                    total += sum(cost.bytes for cost in operation.costs)
+                    total += sum(self._kernel(cost).ps for cost in operation.costs)
                 case BlockingCollective() | StartCollective():
                     total += operation.collective.bytes
                 case StartSide():
-                    total += operation.cost.bytes
+                    total += self._kernel(operation.cost).ps
                 case BlockingHostCopy():
-                    total += (
-                        Fraction(operation.copy.bytes, 2)
-                        / (min(self._machine.d2h, self._machine.h2d))
-                        / (self._machine.duplex)
-                    )
+                    total += Fraction(operation.copy.bytes, 2) / min(self._machine.both(D2H), self._machine.both(H2D))
+                case StartHostCopy():
+                    total += self._machine.latency_ps + operation.copy.bytes / self._machine.h2d
                 case StartTransfer() | BlockingTransfer():
                     rate = self._machine.d2h if operation.transfer.direction == D2H else self._machine.h2d
                     total += self._machine.latency_ps + operation.transfer.bytes / rate
@@ -345,54 +389,79 @@ class BruteForce:
 
     # time
 
-    def _tick(self, kind: str, awaited: _Flow | _Task | None, limit: Fraction | None) -> Fraction:
-        """Goes on to the next event, at most by ``limit``; returns by how much."""
-        queues: list[deque[_Flow] | deque[_Task]] = [*self._queues.values(), self._communication, self._side]
-        for queue in queues:
-            while queue and queue[0].empty:  # only the head can end: what is behind it has not begun
-                queue.popleft().over = True
+    def _pace(self, work: _Work | None) -> _Pace:
+        """Who works how fast: the link first, then the main stream, then the side stream with what is left."""
+        machine = self._machine
+        active = [flow for queue in self._queues.values() for flow in list(queue)[: self._at_once]]
+        moving = [flow.direction for flow in active if not flow.latency]
+        rates = {D2H: machine.d2h, H2D: machine.h2d}
+        if len(set(moving)) == 2:
+            rates = {direction: machine.both(direction) for direction in rates}
+        left = machine.hbm - sum(rates[direction] for direction in set(moving))
+        main = Fraction(0)
+        if work is not None:
+            main = min(1 / work.ps, left / work.bytes) if work.bytes else 1 / work.ps
+            left -= main * work.bytes
+        each = {direction: rates[direction] / moving.count(direction) for direction in set(moving)}
+        return _Pace(each, active, main, left)
+
+    def _tick(self, work: _Work | None, awaited: _Flow | _Task | None, limit: Fraction | None) -> Fraction:
+        """Goes on to the next event; of the main stream's work at most a share ``limit``. Returns the share done."""
+        for flows in self._queues.values():
+            _drop(flows, self._at_once)
+        for tasks in (self._communication, self._side):
+            _drop(tasks, 1)
         if awaited is not None and awaited.over:
             return Fraction(0)
-        heads = {direction: queue[0] for direction, queue in self._queues.items() if queue}
-        moving = [direction for direction, flow in heads.items() if not flow.latency]
-        rates = {D2H: self._machine.d2h, H2D: self._machine.h2d}
-        if len(moving) == 2:
-            rates = {direction: rate * self._machine.duplex for direction, rate in rates.items()}
-        events = [flow.latency or flow.bytes / rates[direction] for direction, flow in heads.items()]
-        events += [queue[0].left for queue in (self._communication, self._side) if queue]
+        pace = self._pace(work)
+        events = [flow.latency or flow.bytes / pace.rates[flow.direction] for flow in pace.active]
+        events += [task.left for task in (*list(self._communication)[:1], *list(self._side)[:1]) if task.left]
+        if self._side and not self._side[0].left and pace.side:
+            events.append(self._side[0].bytes / pace.side)
         if limit is not None:
-            events.append(limit)
+            events.append(limit / pace.main)
         step = min(events)
-        self._count(step, kind, awaited, heads)
-        for direction, flow in heads.items():
+        self._count(step, work.kind if work else "", awaited, pace.active)
+        for flow in pace.active:
             if flow.latency:
                 flow.latency -= step
             else:
-                flow.bytes -= step * rates[direction]
+                flow.bytes -= step * pace.rates[flow.direction]
         for stream in (self._communication, self._side):
-            if stream:
+            if stream and stream[0].left:
                 stream[0].left -= step
-        return step
+            elif stream:
+                stream[0].bytes -= step * pace.side
+        return step * pace.main
 
-    def _count(self, step: Fraction, kind: str, awaited: _Flow | _Task | None, heads: dict[str, _Flow]) -> None:
+    def _count(self, step: Fraction, kind: str, awaited: _Flow | _Task | None, active: list[_Flow]) -> None:
         result = self.result
         compute = kind == "compute" or bool(self._side)
         collective = kind == "collective" or bool(self._communication)
+        busy = {flow.direction for flow in active}
         result.time_ps += step
         result.compute_ps += step * compute
         result.collective_exposed_ps += step * (collective and not compute)
-        result.busy_d2h_ps += step * (D2H in heads)
-        result.busy_h2d_ps += step * (H2D in heads)
+        result.busy_d2h_ps += step * (D2H in busy)
+        result.busy_h2d_ps += step * (H2D in busy)
         bare = not (compute or collective)
-        result.exposed_d2h_ps += step * (bare and D2H in heads)
-        result.exposed_h2d_ps += step * (bare and H2D in heads)
-        result.exposed_ps += step * (bare and bool(heads))
-        for flow in heads.values():
+        result.exposed_d2h_ps += step * (bare and D2H in busy)
+        result.exposed_h2d_ps += step * (bare and H2D in busy)
+        result.exposed_ps += step * (bare and bool(busy))
+        for flow in active:
             result.duration[flow.transfer] += step
             result.cover[flow.transfer] += step * (not bare)
         if isinstance(awaited, _Flow):
             result.stall_ps += step
-            result.wait[heads[awaited.direction].transfer] += step
+            first = next(flow for flow in active if flow.direction == awaited.direction)
+            result.wait[(awaited if awaited in active else first).transfer] += step
+
+
+def _drop(queue: deque[_Flow] | deque[_Task], at_once: int) -> None:
+    """Ends what is through: only what is worked on can be, the first of a queue or the first few."""
+    while found := next((item for item in list(queue)[:at_once] if item.empty), None):
+        found.over = True
+        queue.remove(found)  # type: ignore[arg-type]
 
 
 def brute_force(what: Schedule, machine: Machine, free: frozenset[int] | None = frozenset()) -> Expected:

@@ -90,19 +90,35 @@ def test_host_copies_on_gb200_come_out_within_a_fifth_from_one_fitted_number():
         assert row.fitted or row.range_fitted or row.inside, row.what
 
 
-def test_half_of_the_copies_were_not_fitted():
+def test_two_copies_in_five_were_not_fitted():
     rows = script("accuracy_published").copy_rows()
-    assert sum(not row.fitted for row in rows) >= 16
+    assert sum(not row.fitted for row in rows) >= 0.4 * len(rows)
 
 
-def test_large_products_in_f16_and_bf16_come_out_within_a_tenth_and_f8_is_overrated():
+def test_pcie_starves_the_direction_that_was_measured_to_starve():
+    rows = {row.what: row for row in script("accuracy_published").copy_rows() if "both" in row.what}
+    for name, starved, other in (("h100", "d2h", "h2d"), ("a100-80g", "h2d", "d2h")):
+        slow, fast = (rows[f"{name}, {way}, one GPU, both directions"] for way in (starved, other))
+        assert slow.predicted < 0.7 * fast.predicted
+        assert slow.ratio == pytest.approx(1.0, abs=0.05)
+        assert fast.ratio == pytest.approx(1.0, abs=0.05)
+
+
+def test_products_come_out_within_a_quarter_but_for_two_in_f8_on_hopper():
+    rows = {row.what: row for row in script("accuracy_published").product_rows()}
+    assert len(rows) == 21
+    far = {what for what, row in rows.items() if not 0.75 < row.ratio < 1.25}
+    assert far == {"h200, f8e4m3fn, 1024 x 1024 x 1024", "h200, f8e4m3fn, 802816 x 192 x 768"}
+    assert sum(row.inside for row in rows.values()) >= 16
+
+
+def test_large_products_come_out_within_a_seventh():
     rows = {row.what: row for row in script("accuracy_published").product_rows()}
     for size in (4096, 8192, 16384):
-        shape = f"{size} x {size} x {size}"
-        assert rows[f"a100-80g, f16, {shape}"].ratio == pytest.approx(1.0, abs=0.1)
-        assert rows[f"a100-80g, f16, {shape}"].inside
-        assert rows[f"gb200, f8e4m3fn, {shape}"].range_fitted
-        assert 1.2 < rows[f"gb200, f8e4m3fn, {shape}"].ratio < 1.4
+        for target in ("a100-80g, f16", "h200, f8e4m3fn", "gb200, f8e4m3fn"):
+            row = rows[f"{target}, {size} x {size} x {size}"]
+            assert row.ratio == pytest.approx(1.0, abs=0.14)
+            assert row.inside
 
 
 def test_published_collectives_come_out_within_30_percent_and_half_of_them_within_15():
@@ -159,10 +175,11 @@ ENTRY %main (x: bf16[4096,4096], y: bf16[4096,4096]) -> bf16[4096,4096] {
 def test_only_products_with_an_estimate_named_sol_are_compared():
     (found,) = script("accuracy_sol").products(parse_text(GEMMS), load_target("h100"))
     assert (found.name, found.form, found.sol_us) == ("gemm", "matrices", 176.16)
-    assert found.ours_us == pytest.approx(2 * 4096**3 / (989.4e12 * 0.75) * 1e6)
+    # 16 x 32 tiles of 256 x 128 on 132 multiprocessors: four waves, of which the last is nearly full; 3 us to start.
+    assert found.ours_us == pytest.approx(2 * 4096**3 / (989.4e12 * 0.75 * 512 / (4 * 132)) * 1e6 + 3)
     assert found.low_us < found.sol_us < found.high_us
     assert found.inside
-    assert found.ratio == pytest.approx(1.05, abs=0.01)  # docs/accuracy.md
+    assert found.ratio == pytest.approx(1.10, abs=0.01)  # docs/accuracy.md
 
 
 def test_an_instruction_without_the_entry_has_no_estimate():
@@ -198,11 +215,21 @@ def test_a_device_side_copy_is_seen_with_the_memory_bound_work_beside_it():
     offload = find_offload(parse_text(SIDE_COPY))
     target = load_target("h100")
     found = SimpleNamespace(prediction=predict(offload, target, 1, 8))
-    (copy,) = programs.side_copies(found, script("hloinspect.predict.schedule").schedule_of(offload, 1, 8))
+    schedule = script("hloinspect.predict.schedule").schedule_of(offload, 1, 8)
+    (copy,) = programs.side_copies(found, schedule)
     once = 2 * 4 * 8192**2 / (target.hbm_bytes_per_s.value * target.memory_efficiency.value) * 1e6
     assert copy.takes_us == pytest.approx(once)
     assert copy.memory_bound_us == pytest.approx(once)
     assert copy.compute_bound_us == 0
+    assert programs.exposed_share(target, schedule) == pytest.approx(1.0)  # openxla/xla pull request 46150: 99 %
+
+
+def test_a_device_side_copy_beside_a_product_is_hidden():
+    text = SIDE_COPY.replace(
+        "transpose(%y), dimensions={1,0}", "dot(%y, %y), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+    )
+    schedule = script("hloinspect.predict.schedule").schedule_of(find_offload(parse_text(text)), 1, 8)
+    assert script("accuracy_programs").exposed_share(load_target("h100"), schedule) == pytest.approx(0.0, abs=1e-9)
 
 
 # --- MaxText's modules
@@ -228,6 +255,13 @@ def test_every_maxtext_step_is_below_the_peak_in_every_scenario(corpus: Path):
         assert step.prediction.low_ps < step.prediction.step.time_ps < step.prediction.high_ps
 
 
+def test_the_golden_trace_comes_out_within_two_percent(corpus: Path):
+    rows = script("accuracy_golden").golden_rows(corpus / "hlo" / "tpu_v6e_host_offload.after_optimizations.txt")
+    assert len(rows) == 5
+    for what, measured, predicted in rows:
+        assert predicted == pytest.approx(measured, rel=0.02), what
+
+
 # --- calibration on a GPU: what needs none
 
 
@@ -236,12 +270,13 @@ def test_a_copy_as_fast_as_the_target_says_has_a_ratio_of_one():
     target = load_target("h200")
     published = script("accuracy_published")
     size = 64 * MIB
-    both = published.copy_rate_gbps(target, scenarios(target, 1)[0], D2H, True, size)
-    found = calibrate.compare_copies([calibrate.CopyTime("both", size, size / both / 1e3)], target)
-    assert [ratio.what.split()[0] for ratio in found] == [D2H, H2D]
-    for ratio in found:
-        assert ratio.ratio == pytest.approx(1.0, rel=1e-6)
-        assert ratio.inside
+    both = published.copy_rate_gbps(target, scenarios(target, 1)[0], H2D, True, size)
+    starved, kept = calibrate.compare_copies([calibrate.CopyTime("both", size, size / both / 1e3)], target)
+    assert [ratio.what.split()[0] for ratio in (starved, kept)] == [D2H, H2D]
+    assert kept.ratio == pytest.approx(1.0, rel=1e-6)
+    assert kept.inside
+    assert starved.ratio == pytest.approx(0.63 / 0.95, rel=0.02)  # of its rate, the host's memory gives less that way
+    assert not starved.inside
     (slow,) = calibrate.compare_copies([calibrate.CopyTime(H2D, size, 3 * size / both / 1e3)], target)
     assert slow.ratio is not None
     assert slow.ratio > 3

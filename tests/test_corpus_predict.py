@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -131,7 +132,9 @@ def test_a_maxtext_step_predicts_figures_that_are_in_order(corpus: Path, name: s
     assert prediction.without_transfers_ps <= prediction.ideal_ps
     assert step.exposed_ps <= step.exposed_d2h_ps + step.exposed_h2d_ps
     assert step.compute_ps <= step.time_ps
-    assert step.time_ps - prediction.without_transfers_ps <= step.stall_ps + slack  # transfers cost at most their waits
+    # Transfers cost at most their waits, and 3.2 % of device memory (225 of 7,135 GB/s) while they move.
+    slowed = 0.033 * (step.busy_d2h_ps + step.busy_h2d_ps)
+    assert step.time_ps - prediction.without_transfers_ps <= step.stall_ps + slowed + slack
     assert prediction.unsettled == ()
     assert set(prediction.transfers) == {transfer.id for transfer in offload.transfers}
 
@@ -147,6 +150,36 @@ def test_in_every_scenario_the_stall_is_the_sum_of_the_waits(corpus: Path, name:
         assert found.step.stall_ps == sum(times.wait_ps for times in found.transfers.values()), case.name
         stalls.append(found.step.stall_ps)
     assert max(stalls) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "bindings"),
+    [
+        ("llama405b_nv", {"window": 3, "queue": 1}),
+        ("llama405b_nv_pipe", {"window": 2, "queue": 2}),
+        ("ds671b_nv", {"window": 23, "queue": 2, "collective": 1, "elsewhere": 2}),
+    ],
+)
+def test_whatever_is_not_hidden_in_a_maxtext_step_has_a_reason_and_its_sizes(
+    corpus: Path, name: str, bindings: dict[str, int]
+) -> None:
+    offload, prediction = predicted(corpus / "maxtext" / f"{name}.hlo.gz", "gb200", domain=64)
+    found: Counter[str] = Counter()
+    for transfer in offload.transfers:
+        judged = prediction.transfers[transfer.id]
+        reason = judged.reason
+        if judged.verdict == HIDDEN:
+            assert (reason.binding, reason.missing_ps) == ("", None)
+            continue
+        found[reason.binding] += 1
+        # Work of so many picoseconds more in its window each time, or a tensor of so many bytes, or such a link.
+        assert reason.missing_ps is not None
+        assert 0 < reason.missing_ps * transfer.executions <= judged.times.duration_ps + judged.times.wait_ps
+        assert reason.largest_hidden_bytes is not None
+        if reason.binding != "elsewhere":
+            assert reason.largest_hidden_bytes < transfer.bytes
+            assert reason.needed_bytes_per_s is None or reason.needed_bytes_per_s > 164e9  # what a shared Grace gives
+    assert found == bindings
 
 
 def flops_of(offload: Offload) -> float:

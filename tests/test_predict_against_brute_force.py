@@ -14,6 +14,8 @@ from hloinspect.predict.simulate import simulate
 from hloinspect.timeline import overlap
 
 UNIT = bf.MS
+HBM = Fraction(1, 100)
+"""Device memory that a copy over the link takes 8 to 30 % of, in bytes a picosecond."""
 STEP_FIELDS = (
     "time_ps",
     "compute_ps",
@@ -58,13 +60,16 @@ machines = st.builds(
     bf.Machine,
     d2h=st.sampled_from([Fraction(1, 1000), Fraction(1, 700), Fraction(3, 1000)]),
     h2d=st.sampled_from([Fraction(1, 1000), Fraction(1, 1300)]),
-    duplex=st.sampled_from([Fraction(1), Fraction(93, 100), Fraction(1, 2)]),
+    duplex=st.tuples(*2 * [st.sampled_from([Fraction(1), Fraction(93, 100), Fraction(1, 2)])]),
     latency_ps=st.sampled_from([0, UNIT // 100, 3 * UNIT]),
     kernels_block=st.booleans(),
     longest_branch=st.booleans(),
+    fair=st.booleans(),
+    hbm=st.sampled_from([HBM, Fraction(10**6)]),
 )
 times = st.integers(0, 40).map(lambda n: n * UNIT // 4)
 sizes = st.integers(0, 40).map(lambda n: n * UNIT // 4000)
+kernels = st.tuples(times, st.integers(0, 40).map(lambda n: int(n * HBM * UNIT / 4)))
 
 
 class _Program:
@@ -86,11 +91,11 @@ class _Program:
         return operations
 
     def _add(self, operations: list[Operation], depth: int) -> None:
-        kinds = ["work", "transfer", "transfer", "transfer", "collective", "side", "sync"]
+        kinds = ["work", "transfer", "transfer", "transfer", "collective", "side", "host copy", "sync"]
         kinds += ["loop", "loop", "branch"] if depth else []
         kind = self.draw(st.sampled_from(kinds))
         if kind == "work":
-            operations.append(bf.work(self.draw(times)))
+            operations.append(bf.works(*self.draw(st.lists(kernels, min_size=1, max_size=3))))
         elif kind == "transfer":
             self.transfers += 1
             direction, mechanism = (
@@ -104,7 +109,10 @@ class _Program:
             self._pair(operations, bf.start_collective(name, self.draw(times)), bf.done_of(name))
         elif kind == "side":
             name = self._name()
-            self._pair(operations, bf.start_side(name, self.draw(times)), bf.done_of(name))
+            self._pair(operations, bf.start_side(name, *self.draw(kernels)), bf.done_of(name))
+        elif kind == "host copy":
+            name = self._name()
+            self._pair(operations, bf.start_host_copy(name, self.draw(sizes)), bf.done_of(name))
         elif kind == "sync":
             self._blocking(operations)
         elif kind == "loop":

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from hloinspect.hardware import load_target
-from hloinspect.hlo.load import load_module_bytes
+from hloinspect.hlo.load import load_module, load_module_bytes
 from hloinspect.hlo.model import ReplicaGroups
+from hloinspect.offload.transfers import find_offload
 from hloinspect.predict.collective import Collective, collective_of, members_in_one_domain
+from hloinspect.predict.schedule import Done, Run, StartCollective, schedule_of
 
 TARGET = load_target("gb200")
 MS = 1e9
@@ -115,3 +119,74 @@ def test_a_collective_is_known_in_every_form(name: str, expected: Collective | N
     instruction = module.entry.find(name)
     assert instruction is not None
     assert collective_of(module, module.entry, instruction, 8, 72) == expected
+
+
+# a collective that XLA:TPU has split into fusions
+
+SEMAPHORE = "u32[]{:S(2)}"
+GATHERED = "bf16[1024,4096]{1,0:T(8,128)(2,1)S(1)}"
+SHARD = "bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)}"
+SPLIT = f"""HloModule m, is_scheduled=true, num_partitions=4
+
+begin {{
+  p = {SHARD} parameter(0)
+  g = {GATHERED} all-gather(p), channel_id=1, replica_groups=[1,4]<=[4], dimensions={{1}}, use_global_device_ids=true
+  ROOT c = ({SHARD}, {GATHERED}, {SEMAPHORE}) custom-call(p), custom_call_target="AsyncCollectiveStart"
+}}
+
+beside {{
+  p = {SHARD} parameter(0)
+  q = {GATHERED} parameter(1)
+  s = {SEMAPHORE} parameter(2)
+  x = f32[64,1024]{{1,0}} parameter(3)
+  g = {GATHERED} all-gather(p), channel_id=1, replica_groups=[1,4]<=[4], dimensions={{1}}, use_global_device_ids=true
+  n = f32[64,1024]{{1,0}} negate(x)
+  ROOT t = (f32[64,1024]{{1,0}}, {SHARD}, {GATHERED}, {SEMAPHORE}) tuple(n, p, q, s)
+}}
+
+end {{
+  p = {SHARD} parameter(0)
+  q = {GATHERED} parameter(1)
+  s = {SEMAPHORE} parameter(2)
+  g = {GATHERED} all-gather(p), channel_id=1, replica_groups=[1,4]<=[4], dimensions={{1}}, use_global_device_ids=true
+  ROOT c = {GATHERED} custom-call(p, q, s), custom_call_target="AsyncCollectiveDone"
+}}
+
+ENTRY main {{
+  p = {SHARD} parameter(0)
+  x = f32[64,1024]{{1,0}} parameter(1)
+  a = ({SHARD}, {GATHERED}, {SEMAPHORE}) fusion(p), kind=kCustom, calls=begin
+  a0 = {SHARD} get-tuple-element(a), index=0
+  a1 = {GATHERED} get-tuple-element(a), index=1
+  a2 = {SEMAPHORE} get-tuple-element(a), index=2
+  b = (f32[64,1024]{{1,0}}, {SHARD}, {GATHERED}, {SEMAPHORE}) fusion(a0, a1, a2, x), kind=kOutput, calls=beside
+  b1 = {SHARD} get-tuple-element(b), index=1
+  b2 = {GATHERED} get-tuple-element(b), index=2
+  b3 = {SEMAPHORE} get-tuple-element(b), index=3
+  ROOT e = {GATHERED} fusion(b1, b2, b3), kind=kCustom, calls=end
+}}
+"""
+
+
+def test_a_collective_that_a_tpu_splits_into_fusions_runs_beside_the_compute_between() -> None:
+    what = load_module_bytes(SPLIT.encode())
+    assert what.platform == "tpu"
+    begin, beside, end = schedule_of(find_offload(what), 4, 4).operations["main"]
+    assert isinstance(begin, StartCollective)
+    assert begin.collective == Collective("all-gather", 2 * 1024 * 4096, 4, 4)
+    assert isinstance(beside, Run)
+    assert end == Done(begin.key)
+
+
+def test_the_split_collectives_of_a_real_tpu_step_are_waited_for(corpus: Path) -> None:
+    offload = find_offload(load_module(corpus / "hlo" / "tpu_v5e_act_scan.hlo"))
+    schedule = schedule_of(offload, 4, 4)
+    begun = {
+        operation.key
+        for operations in schedule.operations.values()
+        for operation in operations
+        if isinstance(operation, StartCollective) and "async-collective-start" in operation.key[1]
+    }
+    ended = {o.key for operations in schedule.operations.values() for o in operations if isinstance(o, Done)}
+    assert len(begun) == 2
+    assert begun <= ended

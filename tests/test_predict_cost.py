@@ -212,6 +212,18 @@ def test_a_grouped_convolution_counts_the_features_of_one_group() -> None:
     assert cost(what, "c").matrix_flops == 2 * 5 * 2 * 8
 
 
+def test_a_convolution_with_batch_groups_counts_the_batch_of_one_group() -> None:
+    # The gradient of a grouped convolution's kernel: 4 groups of 3 images, each with its own 2 output features.
+    what = module(
+        """
+        a = f32[12,5,6]{2,1,0} parameter(0)
+        b = f32[5,6,8]{2,1,0} parameter(1)
+        ROOT c = f32[3,1,8]{2,1,0} convolution(a, b), window={size=5}, dim_labels=b0f_0io->b0f, batch_group_count=4
+        """
+    )
+    assert cost(what, "c").matrix_flops == 2 * 5 * 3 * 6 * 8
+
+
 # bytes
 
 

@@ -145,14 +145,14 @@ def test_opposite_directions_run_side_by_side_on_a_full_duplex_link() -> None:
 
 def test_opposite_directions_slow_each_other_down_while_both_move_bytes() -> None:
     # Duplex factor 1/2. Both at half rate: the 4 MB are through at 8, when 6 of the 10 MB are left; those take 6 more.
-    machine = replace(PLAIN, duplex=Fraction(1, 2))
+    machine = replace(PLAIN, duplex=(Fraction(1, 2), Fraction(1, 2)))
     step = run(d2h(1, 10), h2d(2, 4), done(1), done(2), machine=machine)
     assert (step.takes(2), step.takes(1), step.time) == (8, 14, 14)
 
 
 def test_a_wait_is_not_charged_to_the_other_direction() -> None:
     # As above; the step stands still for copy 1 all along, and when it asks for copy 2 that has long been through.
-    step = run(d2h(1, 10), h2d(2, 4), done(1), done(2), machine=replace(PLAIN, duplex=Fraction(1, 2)))
+    step = run(d2h(1, 10), h2d(2, 4), done(1), done(2), machine=replace(PLAIN, duplex=(Fraction(1, 2), Fraction(1, 2))))
     assert (step.wait(1), step.wait(2), step.exposed) == (14, 0, 14)
 
 
@@ -165,7 +165,7 @@ def test_the_start_up_time_of_a_copy_passes_before_its_bytes_move() -> None:
 def test_the_start_up_time_of_one_direction_does_not_slow_the_other() -> None:
     # Latency 2, duplex 1/2. Copy 1: bytes from 2. Copy 2 starts at 4, its bytes move from 6: until then copy 1 has
     # moved 4 MB at the full rate; 6 MB are left, at half rate to 18; copy 2 then has 4 MB left, at full rate to 22.
-    machine = replace(PLAIN, latency_ps=2 * bf.MS, duplex=Fraction(1, 2))
+    machine = replace(PLAIN, latency_ps=2 * bf.MS, duplex=(Fraction(1, 2), Fraction(1, 2)))
     step = run(d2h(1, 10), work(4), h2d(2, 10), done(1), done(2), machine=machine)
     assert (step.takes(1), step.takes(2), step.time) == (18, 18, 22)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -14,7 +15,19 @@ from hypothesis import strategies as st
 
 from hloinspect.cli import main
 from hloinspect.errors import TargetError
-from hloinspect.hardware import Figure, Range, Target, load_target, target_config_text, target_names, with_link
+from hloinspect.hardware import (
+    Figure,
+    HostLink,
+    Range,
+    Target,
+    load_target,
+    target_config_text,
+    target_names,
+    with_link,
+)
+from hloinspect.predict.link import rates_of as predicted_rates
+from hloinspect.predict.scenario import scenarios
+from hloinspect.report.build import target_info
 
 SPECS = Path(__file__).resolve().parents[1] / "hloinspect" / "hardware" / "specs"
 # The rate of a tensor of 512 MiB over a GB200's link, from the published 900 GB/s both ways that two GPUs share.
@@ -62,7 +75,17 @@ def test_every_built_in_figure_has_a_source_and_estimates_say_so(name: str):
         assert figure.estimate == figure.source.startswith("estimate")
 
 
-@pytest.mark.parametrize("name", target_names())
+CONFIGURED = [name for name in target_names() if load_target(name).xla_target_config]
+
+
+def test_only_for_amds_gpu_nothing_can_be_compiled():
+    gpus = {name for name in target_names() if load_target(name).platform == "gpu"}
+    assert gpus - set(CONFIGURED) == {"mi300x"}
+    with pytest.raises(TargetError, match="nothing to compile for it with"):
+        target_config_text(load_target("mi300x"))
+
+
+@pytest.mark.parametrize("name", [name for name in target_names() if name != "mi300x"])
 def test_a_built_in_target_can_be_compiled_for(name: str):
     target = load_target(name)
     if target.platform == "gpu":
@@ -72,7 +95,7 @@ def test_a_built_in_target_can_be_compiled_for(name: str):
         assert target.xla_topology_name is not None
 
 
-@pytest.mark.parametrize("name", [name for name in target_names() if load_target(name).platform == "gpu"])
+@pytest.mark.parametrize("name", CONFIGURED)
 def test_bandwidth_and_vector_rate_are_those_of_xlas_description(name: str):
     target = load_target(name)
     values = {}
@@ -82,6 +105,7 @@ def test_bandwidth_and_vector_rate_are_those_of_xlas_description(name: str):
     assert target.hbm_bytes_per_s.value == pytest.approx(float(values["memory_bandwidth"]), rel=1e-3)
     lanes = int(values["core_count"]) * int(values["fpus_per_core"])
     assert target.vector_flops.value == pytest.approx(2 * lanes * float(values["clock_rate_ghz"]) * 1e9, rel=2e-3)
+    assert target.multiprocessors == int(values["core_count"])
 
 
 def test_half_a_gibibyte_takes_2_4_ms_over_a_gb200s_link():
@@ -393,3 +417,60 @@ def test_a_link_without_a_name_is_wrong_use():
     result = CliRunner().invoke(main, ["targets", "--link", "1GB/s"])
     assert result.exit_code == 2
     assert "--link needs a NAME" in result.output
+
+
+# what both directions keep, and efficiencies of single types
+
+
+def link_of(folder: Path, text: str) -> HostLink:
+    link = load_target(write(folder, text)).link
+    assert link is not None
+    return link
+
+
+def test_a_duplex_factor_may_be_one_figure_or_one_for_each_direction(tmp_path: Path):
+    one = link_of(tmp_path, 'base = "gb200"\n[link]\nduplex_factor = 0.8\n')
+    assert (one.d2h_duplex.value, one.h2d_duplex.value, one.duplex_factor.value) == (0.8, 0.8, 0.8)
+    two = link_of(tmp_path, 'base = "gb200"\n[link.duplex_factor]\nd2h = 0.6\nh2d = 0.9\n')
+    assert (two.d2h_duplex.value, two.h2d_duplex.value) == (0.6, 0.9)
+    assert two.duplex_factor.value == pytest.approx(0.75)
+
+
+def test_one_duplex_factor_replaces_the_two_of_a_built_in_target_and_one_of_two_changes_only_that(tmp_path: Path):
+    one = link_of(tmp_path, 'base = "h100"\n[link.duplex_factor]\nvalue = 0.8\nsource = "measured here"\n')
+    assert one.d2h_duplex == one.h2d_duplex
+    assert one.d2h_duplex.source == "measured here"
+    before = load_target("h100").link
+    assert before is not None
+    half = link_of(tmp_path, 'base = "h100"\n[link.duplex_factor]\nd2h = 0.7\n')
+    assert (half.d2h_duplex.value, half.h2d_duplex) == (0.7, before.h2d_duplex)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[link.duplex_factor]\nd2h = 0.5\n", "link.duplex_factor: missing key 'h2d'"),
+        ("[link.duplex_factor]\nd2h = 0.5\nh2d = 1.5\n", "link.duplex_factor.h2d: must be at most 1"),
+        ("[link.duplex_factor]\nd2h = 0.5\nh2d = 0.5\nup = 1\n", "unknown key 'up'"),
+        ("[dtype_efficiency]\nfp8 = 0.5\n", "'fp8' is not an XLA dtype"),
+        ("[dtype_efficiency]\nf8e4m3fn = 2\n", "must be at most 1"),
+        ("multiprocessors = 0\n", "multiprocessors: expected a whole number above zero"),
+    ],
+)
+def test_impossible_figures_are_refused_with_their_key(tmp_path: Path, text: str, complaint: str):
+    with pytest.raises(TargetError, match=re.escape(complaint)):
+        load_target(write(tmp_path, f'base = "gb200"\n{text}'))
+
+
+def test_the_memory_of_a_host_may_hold_one_direction_to_less(tmp_path: Path):
+    link = link_of(tmp_path, 'base = "gb200"\n[link]\nhost_d2h_bytes_per_s = 200e9\n')
+    case = scenarios(load_target("gb200"), 2)[0]
+    rates = predicted_rates(link, case)
+    assert rates.alone == {"d2h": pytest.approx(0.1), "h2d": pytest.approx(0.165)}  # bytes a picosecond, of two GPUs
+    assert with_link(load_target("h100"), "50GB/s").link.host_d2h_bytes_per_s is None  # type: ignore[union-attr]
+
+
+def test_the_report_gives_both_duplex_factors_and_their_mean():
+    link = target_info(load_target("h100"), 1).link
+    assert link is not None
+    assert (link.duplex.d2h, link.duplex.h2d, link.duplex_factor) == (0.63, 0.95, pytest.approx(0.79))

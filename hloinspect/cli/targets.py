@@ -109,6 +109,8 @@ def _rows(target: Target) -> Iterator[_Row]:
         yield _figure(f"{dtype} products", peak, 1e12, "TFLOP/s")
     yield _figure("everything else, f32", target.vector_flops, 1e12, "TFLOP/s")
     yield _range("products reach", target.matmul_efficiency)
+    for dtype, efficiency in target.dtype_efficiency.items():
+        yield _range(f"{dtype} products reach", efficiency)
     yield _range("collectives reach", target.collective_efficiency)
     yield _figure("HBM", target.hbm_bytes, 1e9, "GB")
     yield _figure("HBM bandwidth", target.hbm_bytes_per_s, 1e9, "GB/s")
@@ -128,11 +130,16 @@ def _link_rows(link: HostLink) -> Iterator[_Row]:
     yield _figure("host link, d2h", link.d2h_bytes_per_s, 1e9, "GB/s")
     yield _figure("host link, h2d", link.h2d_bytes_per_s, 1e9, "GB/s")
     yield _range("link's rate reached", link.efficiency)
-    yield _figure("each way with both on", link.duplex_factor, 0.01, "%")
+    yield _figure("d2h with both on", link.d2h_duplex, 0.01, "%")
+    yield _figure("h2d with both on", link.h2d_duplex, 0.01, "%")
     yield _figure("latency of a copy", link.latency_us, 1.0, "us")
     yield ("devices on one host", str(link.sharers), "", False)
     if link.host_bytes_per_s is not None:
         yield _figure("host memory bandwidth", link.host_bytes_per_s, 1e9, "GB/s")
+    if link.host_d2h_bytes_per_s is not None:
+        yield _figure("host memory, d2h alone", link.host_d2h_bytes_per_s, 1e9, "GB/s")
+    if link.host_h2d_bytes_per_s is not None:
+        yield _figure("host memory, h2d alone", link.host_h2d_bytes_per_s, 1e9, "GB/s")
     if link.host_memory_bytes is not None:
         yield _figure("host memory", link.host_memory_bytes, 1e9, "GB")
 

@@ -48,6 +48,8 @@ def with_link(target: Target, spec: str) -> Target:
             d2h_bytes_per_s=Figure(d2h, source),
             h2d_bytes_per_s=Figure(h2d, source),
             host_bytes_per_s=host,
+            host_d2h_bytes_per_s=None,
+            host_h2d_bytes_per_s=None,
             efficiency=Range(1.0, 1.0, 1.0, source),
         ),
     )
@@ -88,10 +90,12 @@ def _rate(text: str, spec: str) -> float:
 
 def _bare_link(source: str) -> HostLink:
     """A link of which only the rates are known: the figures that prediction also needs, as estimates."""
+    duplex = Figure(1.0, "estimate: taken as full duplex, since the target has no published link", True)
     return HostLink(
         d2h_bytes_per_s=Figure(1.0, source),
         h2d_bytes_per_s=Figure(1.0, source),
-        duplex_factor=Figure(1.0, "estimate: taken as full duplex, since the target has no published link", True),
+        d2h_duplex=duplex,
+        h2d_duplex=duplex,
         latency_us=Figure(10.0, "estimate: start-up of a host copy", True),
         sharers=1,
         host_bytes_per_s=None,

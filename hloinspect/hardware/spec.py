@@ -30,9 +30,11 @@ _OPTIONAL = (
     "xla_topology_name",
     "notes",
     "collective_efficiency",
+    "multiprocessors",
+    "dtype_efficiency",
 )
 _LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
-_LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes")
+_LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes", "host_d2h_bytes_per_s", "host_h2d_bytes_per_s")
 # XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype read from HLO finds its peak.
 _DTYPE = re.compile(r"bf16|f16|f32|f64|[su](4|8|16|32)|f8e\w+|f4e\w+")
 
@@ -131,7 +133,7 @@ def _overlay(below: Mapping[str, object], over: Mapping[str, object]) -> dict[st
     merged = dict(below)
     for key, value in over.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and "value" not in old:
+        if isinstance(old, dict) and isinstance(value, dict) and "value" not in old and "value" not in value:
             merged[key] = _overlay(old, value)
         else:
             merged[key] = value
@@ -260,32 +262,60 @@ def _target(root: _Node, name: str) -> Target:
         xla_target_config=root.child("xla_target_config").text() if "xla_target_config" in keys else None,
         xla_topology_name=root.child("xla_topology_name").text() if "xla_topology_name" in keys else None,
         notes=tuple(note.text() for note in root.child("notes").items()) if "notes" in keys else (),
+        multiprocessors=root.child("multiprocessors").count() if "multiprocessors" in keys else None,
+        dtype_efficiency=_efficiencies(root.child("dtype_efficiency")) if "dtype_efficiency" in keys else {},
     )
 
 
-def _peaks(node: _Node) -> dict[str, Figure]:
+def _efficiencies(node: _Node) -> dict[str, Range]:
+    return {dtype: node.child(dtype).range() for dtype in _dtypes(node)}
+
+
+def _dtypes(node: _Node) -> list[str]:
     if not isinstance(node.value, dict):
         node.fail(f"expected a table, found {node.value!r}")
     for dtype in node.value:
         if not _DTYPE.fullmatch(dtype):
             node.fail(f"{dtype!r} is not an XLA dtype such as bf16, f8e4m3fn or s8")
-    if "bf16" not in node.value:
+    return list(node.value)
+
+
+def _peaks(node: _Node) -> dict[str, Figure]:
+    dtypes = _dtypes(node)
+    if "bf16" not in dtypes:
         node.fail("missing key 'bf16'")
-    return {dtype: node.child(dtype).figure() for dtype in node.value}
+    return {dtype: node.child(dtype).figure() for dtype in dtypes}
 
 
 def _link(node: _Node) -> HostLink:
     keys = node.keys(_LINK_REQUIRED, _LINK_OPTIONAL)
+    d2h_duplex, h2d_duplex = _duplex(node.child("duplex_factor"))
+
+    def optional(key: str) -> Figure | None:
+        return node.child(key).figure() if key in keys else None
+
     return HostLink(
         d2h_bytes_per_s=node.child("d2h_bytes_per_s").figure(),
         h2d_bytes_per_s=node.child("h2d_bytes_per_s").figure(),
-        duplex_factor=node.child("duplex_factor").figure(at_most=1.0),
+        d2h_duplex=d2h_duplex,
+        h2d_duplex=h2d_duplex,
         latency_us=node.child("latency_us").figure(),
         sharers=node.child("sharers").count(),
-        host_bytes_per_s=node.child("host_bytes_per_s").figure() if "host_bytes_per_s" in keys else None,
-        host_memory_bytes=node.child("host_memory_bytes").figure() if "host_memory_bytes" in keys else None,
+        host_bytes_per_s=optional("host_bytes_per_s"),
+        host_memory_bytes=optional("host_memory_bytes"),
         efficiency=node.child("efficiency").range(),
+        host_d2h_bytes_per_s=optional("host_d2h_bytes_per_s"),
+        host_h2d_bytes_per_s=optional("host_h2d_bytes_per_s"),
     )
+
+
+def _duplex(node: _Node) -> tuple[Figure, Figure]:
+    """One figure for both directions, or a table with one for each."""
+    if isinstance(node.value, dict) and "value" not in node.value and node.value.keys() & {"d2h", "h2d"}:
+        node.keys(("d2h", "h2d"))
+        return node.child("d2h").figure(at_most=1.0), node.child("h2d").figure(at_most=1.0)
+    figure = node.figure(at_most=1.0)
+    return figure, figure
 
 
 def _level(node: _Node) -> Level:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,30 @@ class Range:
 class HostLink:
     """The link between one device and its host, bytes a second for one device.
 
-    Each direction's rate is that of one device alone. ``duplex_factor`` (0 to 1) scales the rate of each direction
-    while both run. ``latency_us`` is spent on every copy before its bytes move. ``sharers`` devices use one host memory
-    together: ``host_memory_bytes``, ``host_bytes_per_s`` (reads and writes summed); None: not known or not binding.
+    Each direction's rate is that of one device alone. ``d2h_duplex`` and ``h2d_duplex`` (0 to 1) are the shares of it
+    that are left while both run. ``latency_us`` is spent on every copy before its bytes move. ``sharers`` devices use
+    one host memory together: ``host_memory_bytes``, ``host_bytes_per_s`` (reads and writes summed), and where one
+    direction alone is held to less than that, ``host_d2h_bytes_per_s`` and ``host_h2d_bytes_per_s``; None: not known or
+    not binding.
     """
 
     d2h_bytes_per_s: Figure
     h2d_bytes_per_s: Figure
-    duplex_factor: Figure
+    d2h_duplex: Figure
+    h2d_duplex: Figure
     latency_us: Figure
     sharers: int
     host_bytes_per_s: Figure | None
     host_memory_bytes: Figure | None
     efficiency: Range  # share of the link's rate that a large copy reaches
+    host_d2h_bytes_per_s: Figure | None = None
+    host_h2d_bytes_per_s: Figure | None = None
+
+    @property
+    def duplex_factor(self) -> Figure:
+        """The mean of both directions' shares."""
+        d2h, h2d = self.d2h_duplex, self.h2d_duplex
+        return Figure((d2h.value + h2d.value) / 2, d2h.source, d2h.estimate or h2d.estimate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,8 @@ class Target:
     ``link`` is None where nobody has published one: predictions then need ``--link``. ``peak_flops`` maps an XLA dtype
     (``bf16``) to dense FLOP/s of the matrix units; ``vector_flops`` is f32 FLOP/s of everything else. ``launch_us`` is
     spent between two kernels. ``levels`` goes from the nearest (NVLink domain, ICI) to the farthest (network).
+    ``multiprocessors`` run the tiles of a matrix product side by side; None: its tiles are not counted.
+    ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``.
     """
 
     name: str
@@ -79,3 +93,5 @@ class Target:
     xla_target_config: str | None  # file in hardware/target_configs, or an absolute path; GPU only
     xla_topology_name: str | None  # e.g. "v6e:2x2" (smallest topology that compiles), TPU only
     notes: tuple[str, ...]
+    multiprocessors: int | None = None
+    dtype_efficiency: Mapping[str, Range] = field(default_factory=dict)

@@ -170,7 +170,8 @@ def _async_start(module: Module, computation: Computation, start: Instruction) -
         if update is None or moved is None:
             yield HostCopy(start.name, computation.name, result.size_bytes, 0, mechanism)
         elif moved.on_host:
-            yield HostCopy(start.name, computation.name, moved.size_bytes, 0, mechanism)
+            size = min(moved.size_bytes, result.size_bytes)  # of a slice the result, of an update the update
+            yield HostCopy(start.name, computation.name, size, 0, mechanism)
         else:
             yield _Found(D2H, mechanism, True, moved.size_bytes, moved, start.operands[update], (None, (1,)))
     else:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import Computation, Instruction, Module, ReplicaGroups
+from hloinspect.hlo.shape import Shape
 
 COLLECTIVES = frozenset(
     {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",
@@ -72,6 +73,55 @@ def members_in_one_domain(groups: ReplicaGroups, devices: int, domain: int) -> t
     for member in members:
         counts[member // domain] = counts.get(member // domain, 0) + 1
     return size, max(counts.values(), default=1)
+
+
+STARTS, CONTINUES, ENDS = "starts", "continues", "ends"
+
+
+def fused_collective(module: Module, fusion: Instruction) -> tuple[str, Computation, Instruction] | None:
+    """What a TPU's fusion does with a collective inside it, the fusion's body, and the collective; None without one.
+
+    XLA:TPU splits a collective into fusions that all hold a copy of it: one that makes semaphores (``u32[]`` in memory
+    space 2) starts it, one that only takes them waits for it, and those between, which hand them on, are compute that
+    runs beside it (``async-collective-start`` and ``-done``; seen in modules compiled for v5e).
+    """
+    body = (
+        module.computations.get(next(iter(fusion.called.get("calls", ())), "")) if fusion.opcode == "fusion" else None
+    )
+    if body is None:
+        return None
+    makes = _has_semaphore(fusion.shape)
+    takes = any(_has_semaphore(parameter.shape) for parameter in body.parameters)
+    if not makes and not takes:
+        return None
+    found = (body.instruction(index) for index in body.ending_in(*COLLECTIVES))
+    inner = next((instruction for instruction in found if instruction.opcode in COLLECTIVES), None)
+    if inner is None:
+        return None
+    return (CONTINUES if makes and takes else STARTS if makes else ENDS), body, inner
+
+
+def start_of_fused(module: Module, computation: Computation, end: Instruction) -> Instruction | None:
+    """The fusion that started the collective which ``end`` waits for: its semaphores are followed back."""
+    at = end
+    for _ in range(len(computation)):
+        semaphores = (
+            module.resolve(computation, operand)[0]
+            for operand in at.operands
+            if (shape := module.shape_of(computation, operand)) is not None and _has_semaphore(shape)
+        )
+        origin = next((instruction for instruction in semaphores if instruction is not None), None)
+        found = fused_collective(module, origin) if origin is not None else None
+        if origin is None or found is None or found[0] == ENDS:
+            return None
+        if found[0] == STARTS:
+            return origin
+        at = origin
+    return None
+
+
+def _has_semaphore(shape: Shape) -> bool:
+    return any(leaf.dtype == "u32" and not leaf.dims and leaf.memory_space == 2 for _, leaf in shape.leaves)
 
 
 def collective_of(

@@ -52,7 +52,8 @@ def valid_products(
 
 
 def convolution_flops(instruction: Instruction, lhs: Shape, kernel: Shape) -> float:
-    """2 x valid products x batch x input features a group x output features; 0 where the labels cannot be read."""
+    """2 x valid products x batch a group x input features a group x output features; 0 where the labels cannot be read
+    (hlo_cost_analysis.cc, HandleConvolution). The result's batch is that of one group."""
     lhs_labels, _, rest = instruction.dim_labels.partition("_")
     kernel_labels, _, result_labels = rest.partition("->")
     shapes = ((lhs_labels, lhs), (kernel_labels, kernel), (result_labels, instruction.shape))
@@ -73,6 +74,6 @@ def convolution_flops(instruction: Instruction, lhs: Shape, kernel: Shape) -> fl
         for axis, label in enumerate(spatial)
         if label in kernel_labels and label in result_labels
     )
-    batch = lhs.dims[lhs_labels.index("b")] if "b" in lhs_labels else 1
+    batch = instruction.shape.dims[result_labels.index("b")] if "b" in result_labels else 1
     features = kernel.dims[kernel_labels.index("i")] if "i" in kernel_labels else 1
     return 2.0 * products * batch * features * kernel.dims[kernel_labels.index("o")]

@@ -2,19 +2,22 @@
 
 XLA's own ``exec_time_us`` is not used: it is off by an order of magnitude for GEMMs and absent for library calls and
 host copies. The time of a kernel is the largest of its matrix work, its vector work, its device-memory traffic, and the
-interval between two launches.
+interval between two launches. A matrix product takes such an interval besides its work, and only as much of the device
+as its tiles fill (products.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from hloinspect.hardware.target import Target
 from hloinspect.hlo.access import accesses
-from hloinspect.hlo.model import Computation, DotDimensions, Instruction, Module
+from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
 from hloinspect.predict.convolution import convolution_flops
+from hloinspect.predict.products import Product, fill
 from hloinspect.predict.scenario import Scenario
 
 TRANSCENDENTAL_OPS = 8
@@ -47,29 +50,45 @@ _ATTENTION_FORWARD = "__cudnn$fmha"
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Work of one execution. ``matrix_flops`` are counted for ``matrix_dtype``; ``bytes`` move through device memory;
-    ``known`` is false where an opaque call was priced by its bytes alone."""
+    ``known`` is false where an opaque call was priced by its bytes alone. ``product`` is the shape of the matrix work,
+    of the largest where there are several, and None where tiles cannot be counted."""
 
     matrix_flops: float = 0.0
     matrix_dtype: str = ""
     vector_flops: float = 0.0
     bytes: int = 0
     known: bool = True
+    product: Product | None = None
 
     def time_ps(self, target: Target, scenario: Scenario) -> float:
         """Time on a target under a scenario, in picoseconds."""
+        launch = target.launch_us.value * 1e-6
+        start = 0.0
         matrix = 0.0
         if self.matrix_flops:
-            matrix = self.matrix_flops / (peak_flops(target, self.matrix_dtype) * scenario.matmul_efficiency)
+            matrix = self.matrix_flops / (
+                peak_flops(target, self.matrix_dtype) * scenario.efficiency_of(self.matrix_dtype)
+            )
+            if self.product is not None and target.multiprocessors is not None:
+                matrix /= fill(self.product, target.multiprocessors)
+                start = launch
         vector = self.vector_flops / (target.vector_flops.value * scenario.matmul_efficiency)
         memory = self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency)
-        return max(matrix, vector, memory, target.launch_us.value * 1e-6) * 1e12
+        return (start + max(matrix, vector, memory, launch - start)) * 1e12
+
+    def memory_ps(self, target: Target, scenario: Scenario) -> float:
+        """The part of its time that device memory alone would take, in picoseconds."""
+        return self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency) * 1e12
 
     def bound(self, target: Target, scenario: Scenario) -> str:
         """What limits it: ``compute``, ``memory`` or ``launch``."""
+        launch = target.launch_us.value * 1e-6
         time = self.time_ps(target, scenario) / 1e12
-        if self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency) >= time:
+        if self.product is not None and target.multiprocessors is not None:
+            time -= launch
+        if self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency) >= time * (1 - 1e-9):
             return "memory"
-        return "launch" if target.launch_us.value * 1e-6 >= time else "compute"
+        return "launch" if launch >= time else "compute"
 
 
 def peak_flops(target: Target, dtype: str) -> float:
@@ -97,21 +116,28 @@ def cost_of(module: Module, computation: Computation, instruction: Instruction) 
         return _fusion(module, body, size) if body is not None else Cost(bytes=size, known=False)
     if instruction.opcode == "custom-call":
         return _custom_call(module, computation, instruction, size)
-    flops, dtype = matrix_work(module, computation, instruction)
-    return Cost(flops, dtype, vector_work(instruction.opcode, instruction.shape.element_count), size)
+    flops, dtype, product = matrix_work(module, computation, instruction)
+    vector = vector_work(instruction.opcode, instruction.shape.element_count)
+    return Cost(flops, dtype, vector, size, product=product)
 
 
 def _fusion(module: Module, body: Computation, size: int) -> Cost:
     body = module.alike(body)
-    work: tuple[float, str, float] | None = module.memo.get(("work", body.name))
+    work: _Work | None = module.memo.get(("work", body.name))
     if work is None:
         work = module.memo[("work", body.name)] = _work(module, body, 0)
-    return Cost(*work, size)
+    matrix, dtype, product, vector = work
+    return Cost(matrix, dtype, vector, size, product=product)
 
 
-def _work(module: Module, body: Computation, depth: int) -> tuple[float, str, float]:
-    """Matrix FLOPs, their type and vector operations of a fusion's body; Triton GEMMs nest fusions."""
+_Work = tuple[float, str, Product | None, float]
+"""Matrix FLOPs, their operands' type, the largest of the products, and vector operations."""
+
+
+def _work(module: Module, body: Computation, depth: int) -> _Work:
+    """The work of a fusion's body; Triton GEMMs nest fusions."""
     matrix, dtype = 0.0, ""
+    largest: Product | None = None
     vector = sum(vector_work(opcode, elements) for opcode, elements in body.outline())
     for index in body.ending_in("dot", "convolution", "fusion"):
         instruction = body.instruction(index)
@@ -119,13 +145,15 @@ def _work(module: Module, body: Computation, depth: int) -> tuple[float, str, fl
             nested = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
             if nested is None or depth >= MAX_FUSION_NESTING:
                 continue
-            flops, kind, operations = _work(module, nested, depth + 1)
+            flops, kind, product, operations = _work(module, nested, depth + 1)
             vector += operations
         else:
-            flops, kind = matrix_work(module, body, instruction)
+            flops, kind, product = matrix_work(module, body, instruction)
         matrix += flops
         dtype = kind or dtype
-    return matrix, dtype, vector
+        if product is not None and (largest is None or product.flops > largest.flops):
+            largest = product
+    return matrix, dtype, largest, vector
 
 
 def vector_work(opcode: str, elements: int) -> float:
@@ -135,49 +163,63 @@ def vector_work(opcode: str, elements: int) -> float:
     return float(elements * TRANSCENDENTAL_OPS) if opcode in _TRANSCENDENTAL else 0.0
 
 
-def matrix_work(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:
-    """FLOPs on the matrix units, and the operands' type; (0, "") for anything but dots and convolutions."""
+def matrix_work(
+    module: Module, computation: Computation, instruction: Instruction
+) -> tuple[float, str, Product | None]:
+    """FLOPs on the matrix units, the operands' type, and a dot's shape; (0, "", None) for anything but dots and
+    convolutions."""
     if instruction.opcode == "dot":
         dims = instruction.dot_dimensions
         lhs = module.shape_of(computation, instruction.operands[0]) if instruction.operands else None
         if dims is None or lhs is None:
-            return 0.0, ""
-        return dot_flops(instruction.shape, lhs, dims), lhs.dtype
+            return 0.0, "", None
+        product = product_of(instruction.shape, lhs, dims.lhs_contracting, dims.lhs_batch)
+        return product.flops, lhs.dtype, product
     if instruction.opcode == "convolution" and len(instruction.operands) > 1:
         lhs = module.shape_of(computation, instruction.operands[0])
         kernel = module.shape_of(computation, instruction.operands[1])
         if lhs is None or kernel is None:
-            return 0.0, ""
-        return convolution_flops(instruction, lhs, kernel), lhs.dtype
-    return 0.0, ""
+            return 0.0, "", None
+        return convolution_flops(instruction, lhs, kernel), lhs.dtype, None
+    return 0.0, "", None
 
 
-def dot_flops(result: Shape, lhs: Shape, dims: DotDimensions) -> float:
-    """2 x result elements x contracted size."""
-    return 2.0 * result.element_count * prod(lhs.dims[axis] for axis in dims.lhs_contracting if axis < len(lhs.dims))
+def product_of(result: Shape, lhs: Shape, contracting: Sequence[int], batch: Sequence[int]) -> Product:
+    """The shape of a dot from its result and its left side: ``contracting`` and ``batch`` are axes of the latter."""
+    depth = prod(lhs.dims[axis] for axis in contracting if axis < len(lhs.dims))
+    count = prod(lhs.dims[axis] for axis in batch if axis < len(lhs.dims))
+    rows = prod(size for axis, size in enumerate(lhs.dims) if axis not in contracting and axis not in batch)
+    columns = result.element_count // max(1, count * rows)
+    if count * rows * columns != result.element_count:  # not a product that this knows: its size at least is right
+        count, rows, columns = 1, result.element_count, 1
+    return Product(count, rows, columns, depth)
 
 
 def _custom_call(module: Module, computation: Computation, call: Instruction, size: int) -> Cost:
     target = call.custom_call_target
     if target.startswith("__cublas"):
-        flops, dtype = _gemm_work(module, computation, call)
-        return Cost(flops, dtype, 0.0, size, known=flops > 0)
+        dtype, product = _gemm_work(module, computation, call)
+        flops = product.flops if product else 0.0
+        return Cost(flops, dtype, 0.0, size, known=flops > 0, product=product)
     if target.startswith(_ATTENTION_FORWARD):
         flops, dtype = _attention_work(module, computation, call)
         return Cost(flops, dtype, 0.0, size, known=flops > 0)
     return Cost(bytes=size, known=False)
 
 
-def _gemm_work(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:
+def _gemm_work(module: Module, computation: Computation, call: Instruction) -> tuple[str, Product | None]:
     """A cuBLAS or cuBLASLt matrix product: its dimension numbers stand in ``gemm_backend_config``."""
     config = call.backend_config.get("gemm_backend_config")
     numbers = config.get("dot_dimension_numbers") if isinstance(config, dict) else None
     lhs = module.shape_of(computation, call.operands[0]) if call.operands else None
     result = call.shape.leaves[0][1] if call.shape.leaves else None
     if not isinstance(numbers, dict) or lhs is None or result is None:
-        return 0.0, ""
-    contracting = [int(axis) for axis in numbers.get("lhs_contracting_dimensions", ()) if str(axis).isdecimal()]
-    return 2.0 * result.element_count * prod(lhs.dims[axis] for axis in contracting if axis < len(lhs.dims)), lhs.dtype
+        return "", None
+    contracting, batch = (
+        [int(axis) for axis in numbers.get(f"lhs_{kind}_dimensions", ()) if str(axis).isdecimal()]
+        for kind in ("contracting", "batch")
+    )
+    return lhs.dtype, product_of(result, lhs, contracting, batch)
 
 
 def _attention_work(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:

@@ -13,11 +13,17 @@ from hloinspect.predict.scenario import Scenario
 _DONE_BYTES = 1e-3
 
 
-@dataclass(slots=True)
+FAIR_COPIES = 4
+"""Copies of one direction that a fair link serves at once: XLA deals them to so many streams
+(execution_stream_assignment.cc, jax 0.10)."""
+
+
+@dataclass(slots=True, eq=False)
 class Job:
     """A copy in a queue: what is left of its start-up time and of its bytes."""
 
     ticket: int
+    direction: str
     transfer: int
     latency_ps: float
     bytes: float
@@ -26,12 +32,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A stretch in which a direction worked on one transfer."""
+    """A stretch in which a direction worked on one transfer. ``charged``: somebody waits, because of this one."""
 
     start_ps: float
     end_ps: float
     direction: str
     transfer: int
+    charged: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +51,89 @@ class Rates:
 
 
 def rates_of(link: HostLink, scenario: Scenario) -> Rates:
-    """The rates that a link gives one device: its own, or its share of the host's memory where that is less.
+    """The rates that a link gives one device: its own, or its share of what the host's memory does where that is less.
 
-    The host's memory is shared by the devices at work and by the directions in which each of them moves.
+    The host's memory is shared by the devices at work, and while both directions move by the two of them, in
+    proportion to their duplex factors: what PCIe lets each have beside the other.
     """
     full = {D2H: link.d2h_bytes_per_s.value, H2D: link.h2d_bytes_per_s.value}
-    share = link.host_bytes_per_s.value / scenario.sharers if link.host_bytes_per_s else float("inf")
-    alone = {d: min(rate * scenario.link_efficiency, share) / 1e12 for d, rate in full.items()}
+    own = {d: rate * scenario.link_efficiency for d, rate in full.items()}
+    whole = link.host_bytes_per_s.value / scenario.sharers if link.host_bytes_per_s else float("inf")
+    one_way = {
+        d: min(whole, figure.value / scenario.sharers if figure else whole)
+        for d, figure in ((D2H, link.host_d2h_bytes_per_s), (H2D, link.host_h2d_bytes_per_s))
+    }
+    weights = {D2H: link.d2h_duplex.value, H2D: link.h2d_duplex.value}
+    alone = {d: min(own[d], one_way[d]) / 1e12 for d in full}
     both = {
-        d: min(rate * scenario.link_efficiency * link.duplex_factor.value, share / 2) / 1e12 for d, rate in full.items()
+        d: min(own[d] * part, one_way[d], whole * part / sum(weights.values())) / 1e12 for d, part in weights.items()
     }
     return Rates(alone, both, link.latency_us.value * 1e6)
 
 
-class Link:
-    """Two first-come queues. Time only goes forward: ``advance`` serves up to a moment, ``finish`` until a copy is
-    through.
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """The jobs that are worked on, the rate of each moving one by direction, and that of all together."""
 
-    ``served`` is called for every stretch of service, in order of time within each direction.
+    active: list[Job]
+    rates: dict[str, float]
+    moving: float
+
+
+class Link:
+    """Two queues, one a direction, that are served first come first, or fairly. Time only goes forward: ``advance``
+    serves up to a moment, ``finish`` until a copy is through.
+
+    ``served`` is called for every stretch of service, in order of time within each direction; ``passed`` for every
+    stretch of time with the bytes a picosecond that moved in it, both ways together.
     """
 
-    def __init__(self, rates: Rates, served: Callable[[Served], None]) -> None:
+    def __init__(
+        self,
+        rates: Rates,
+        served: Callable[[Served], None],
+        passed: Callable[[float, float, float], None] | None = None,
+        fair: bool = False,
+    ) -> None:
         self._rates = rates
         self._served = served
+        self._passed = passed
+        self._at_once = FAIR_COPIES if fair else 1
         self._queues: dict[str, deque[Job]] = {D2H: deque(), H2D: deque()}
+        self._streams: dict[str, deque[int]] = {}
+        self._jobs: dict[int, Job] = {}
         self._finished: dict[int, float] = {}
+        self._pace: _Pace | None = None
         self._tickets = 0
         self.now_ps = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything waits or runs."""
+        return any(self._queues.values())
 
     def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
         """Queues a copy at a moment; returns a ticket to wait for it with. Copies of one ``stream`` go one after the
         other even where their directions differ; None is a stream of its own."""
         self.advance(at_ps)
         self._tickets += 1
-        self._queues[direction].append(Job(self._tickets, transfer, self._rates.latency_ps, size_bytes, stream))
+        job = Job(self._tickets, direction, transfer, self._rates.latency_ps, size_bytes, stream)
+        self._queues[direction].append(job)
+        self._jobs[self._tickets] = job
+        self._pace = None
+        if stream is not None:
+            self._streams.setdefault(stream, deque()).append(self._tickets)
         return self._tickets
 
     def advance(self, to_ps: float) -> None:
         """Serves the queues until ``to_ps``."""
-        while self.now_ps < to_ps and any(self._queues.values()):
-            self._serve(to_ps)
-        self.now_ps = max(self.now_ps, to_ps)
+        while self.now_ps < to_ps:
+            self.step(to_ps)
 
     def finish(self, ticket: int) -> float:
         """Serves until a copy is through; returns the moment (it may lie in the past). Each copy is asked for once."""
         while ticket not in self._finished:
-            self._serve(float("inf"))
+            self.step(float("inf"), ticket)
         return self._finished.pop(ticket)
 
     def queued(self, direction: str) -> list[Job]:
@@ -109,43 +153,69 @@ class Link:
             for job in queue
         )
 
-    def _heads(self) -> dict[str, Job]:
-        """The job that each direction works on. One whose stream still holds an older job of the other direction
-        waits."""
-        heads = {direction: queue[0] for direction, queue in self._queues.items() if queue}
-        blocked = [
-            direction
-            for direction, job in heads.items()
-            if job.stream is not None
-            and any(
-                other.stream == job.stream and other.ticket < job.ticket
-                for elsewhere, queue in self._queues.items()
-                if elsewhere != direction
-                for other in queue
-            )
-        ]
-        for direction in blocked:
-            del heads[direction]
-        return heads
+    def bytes_per_ps(self) -> float:
+        """What moves now, both ways together."""
+        return self._paced().moving
 
-    def _serve(self, until_ps: float) -> None:
-        """Serves the heads of both queues up to the next event: a start-up over, a copy through, or ``until_ps``."""
-        heads = self._heads()
-        moving = [direction for direction, job in heads.items() if job.latency_ps <= 0]
-        rates = self._rates.both if len(moving) == 2 else self._rates.alone
-        left = {d: job.bytes / rates[d] if job.latency_ps <= 0 else job.latency_ps for d, job in heads.items()}
-        step = min(*left.values(), until_ps - self.now_ps)
+    def _active(self) -> list[Job]:
+        """The jobs that are worked on: the first of each direction, or the first few, but of one stream only the
+        oldest."""
+        active = []
+        for queue in self._queues.values():
+            for position, job in enumerate(queue):
+                if position == self._at_once:
+                    break
+                if job.stream is None or self._streams[job.stream][0] == job.ticket:
+                    active.append(job)
+        return active
+
+    def _paced(self) -> _Pace:
+        """What is worked on until the next event."""
+        if self._pace is None:
+            active = self._active()
+            counts: dict[str, int] = {}
+            for job in active:
+                if job.latency_ps <= 0:
+                    counts[job.direction] = counts.get(job.direction, 0) + 1
+            rates = self._rates.both if len(counts) == 2 else self._rates.alone
+            each = {direction: rates[direction] / count for direction, count in counts.items()}
+            self._pace = _Pace(active, each, sum(rates[direction] for direction in counts))
+        return self._pace
+
+    def step(self, until_ps: float, awaited: int = 0) -> None:
+        """Serves up to the next event: a start-up over, a copy through, or ``until_ps``. ``awaited`` is the ticket that
+        the main stream waits for."""
+        pace = self._paced()
+        active, rates = pace.active, pace.rates
+        step = until_ps - self.now_ps
+        for job in active:
+            step = min(step, job.bytes / rates[job.direction] if job.latency_ps <= 0 else job.latency_ps)
         end = self.now_ps + step
-        for direction, job in heads.items():
-            if step > 0:
-                self._served(Served(self.now_ps, end, direction, job.transfer))
+        if step > 0:
+            charged = _charged(active, self._jobs[awaited]) if awaited else None
+            for job in active:
+                self._served(Served(self.now_ps, end, job.direction, job.transfer, job is charged))
+            if self._passed is not None:
+                self._passed(self.now_ps, end, pace.moving)
+        for job in active:
             if job.latency_ps > 0:
                 job.latency_ps -= step
                 if job.latency_ps < 1e-6:
                     job.latency_ps = 0.0
+                    self._pace = None
             else:
-                job.bytes -= step * rates[direction]
+                job.bytes -= step * rates[job.direction]
             if job.latency_ps <= 0 and job.bytes <= _DONE_BYTES:
-                self._queues[direction].popleft()
+                self._pace = None
+                self._queues[job.direction].remove(job)
+                del self._jobs[job.ticket]
+                if job.stream is not None:
+                    self._streams[job.stream].popleft()
                 self._finished[job.ticket] = end
-        self.now_ps = end
+        self.now_ps = end if step < until_ps - self.now_ps else until_ps
+
+
+def _charged(active: list[Job], awaited: Job) -> Job:
+    """Whose fault a wait is: the awaited copy's own once it is worked on, until then that of what is worked on in its
+    direction; of another one where its stream holds it back."""
+    return min(active, key=lambda job: (job is not awaited, job.direction != awaited.direction, job.ticket))

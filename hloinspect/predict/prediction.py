@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import rates_of
 from hloinspect.predict.reasons import Circumstances, Reason, circumstances, reason_of
-from hloinspect.predict.scenario import Scenario, scenarios
+from hloinspect.predict.scenario import Scenario, fair_queueing, scenarios
 from hloinspect.predict.schedule import schedule_of
-from hloinspect.predict.simulate import Durations, Simulation, simulate, step_time_ps
+from hloinspect.predict.simulate import Simulation, simulate, step_time_ps
 from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
 from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
 
@@ -69,9 +70,10 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         raise ValueError(f"target {target.name} has no host link")
     schedule = schedule_of(offload, devices, domain)
     cases = scenarios(target, devices)
-    durations: Durations = {}
+    durations = Durations(target, cases[0])
     runs = [simulate(schedule, target, cases[0], durations=durations)]
-    runs += [simulate(schedule, target, case) for case in cases[1:]]
+    others = [*cases[1:], *([fair_queueing(cases[0])] if runs[0].queued_behind else [])]
+    runs += [simulate(schedule, target, case) for case in others]
     laps = [overlap(run.timeline) for run in runs]
     central = laps[0]
 

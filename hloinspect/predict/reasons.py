@@ -27,12 +27,10 @@ class Reason:
     """Why a transfer has its verdict.
 
     ``binding`` is what stands in the way: window (too little between start and done), queue (it waits for others),
-    link (its
-    direction is busy all the step), barrier (a rematerialization barrier holds the layer until all its residuals are
-    back),
-    collective (only a collective covers it), elsewhere (the device waits for something else meanwhile), synchronous;
-    "" where
-    it is hidden or nothing can be said. ``missing_ps`` is how much longer its window would have to be, each time;
+    link (its direction is busy all the step), barrier (a rematerialization barrier holds the layer until all its
+    residuals are back), collective (only a collective covers it), elsewhere (the device waits for something else
+    meanwhile), synchronous; "" where it is hidden or nothing can be said. ``missing_ps`` is how much longer its window
+    would have to be, each time, or how much more work would have to run in it (collective, elsewhere);
     ``largest_hidden_bytes`` what its window could hide; ``needed_bytes_per_s`` the link that would hide it.
     """
 
@@ -97,11 +95,13 @@ def reason_of(
     if verdict == HIDDEN:
         return Reason("compute or collectives cover it")
     if times.cover_ps >= HIDDEN_SHARE * times.duration_ps:
-        wait_ms = times.wait_ps / transfer.executions / 1e9
-        text = f"only a collective covers it while the main stream waits {wait_ms:.3g} ms for it each time"
-        return _sized(text, COLLECTIVE, transfer, window, around.rates)
+        wait_ps = times.wait_ps / transfer.executions
+        text = f"only a collective covers it while the main stream waits {wait_ps / 1e9:.3g} ms for it each time"
+        return _sized(text, COLLECTIVE, transfer, window, around.rates, wait_ps)
     if times.wait_ps == 0:
-        return Reason("it runs while the main stream waits for something else, and nothing computes", ELSEWHERE)
+        bare_ps = times.exposed_ps / transfer.executions
+        text = "it runs while the main stream waits for something else, and nothing computes"
+        return _sized(text, ELSEWHERE, transfer, window, around.rates, bare_ps)
     return _short_window(transfer, takes_ms, window, behind, around)
 
 
@@ -129,17 +129,19 @@ def _short_window(
     return _sized(text, binding, transfer, window, around.rates)
 
 
-def _sized(text: str, binding: str, transfer: Transfer, window: Window | None, rates: Rates) -> Reason:
-    """A reason with its sizes: what is missing, what would fit, which link would do."""
+def _sized(
+    text: str, binding: str, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
+) -> Reason:
+    """A reason with its sizes: what is missing (``least_ps`` at least), what would fit, which link would do."""
     if window is None:
-        return Reason(text, binding)
+        return Reason(text, binding, least_ps or None)
     rate = rates.alone[transfer.direction]
     usable_ps = window.length_ps - rates.latency_ps
     needed_ps = rates.latency_ps + (transfer.bytes + window.ahead_bytes) / rate
     return Reason(
         text=text,
         binding=binding,
-        missing_ps=max(0.0, needed_ps - window.length_ps),
+        missing_ps=max(least_ps, needed_ps - window.length_ps),
         largest_hidden_bytes=max(0, int(usable_ps * rate - window.ahead_bytes)),
         needed_bytes_per_s=(transfer.bytes + window.ahead_bytes) / (usable_ps / 1e12) if usable_ps > 0 else None,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from hloinspect.hardware.target import Target
 
@@ -10,7 +11,9 @@ from hloinspect.hardware.target import Target
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a
-    transfer that runs as a kernel take the place of compute instead of running beside it."""
+    transfer that runs as a kernel take the place of compute instead of running beside it; ``fair`` lets copies of one
+    direction share the link instead of queueing; ``dtype_efficiency`` is the matrix efficiency of types that have one
+    of their own."""
 
     name: str
     matmul_efficiency: float
@@ -20,6 +23,12 @@ class Scenario:
     sharers: int
     kernels_block: bool
     longest_branch: bool
+    fair: bool = False
+    dtype_efficiency: Mapping[str, float] = field(default_factory=dict)
+
+    def efficiency_of(self, dtype: str) -> float:
+        """The share of the matrix peak that products of a type reach."""
+        return self.dtype_efficiency.get(dtype, self.matmul_efficiency)
 
 
 def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
@@ -43,12 +52,23 @@ def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
             sharers=1 if fast_link else sharing,
             kernels_block=not fast_link,
             longest_branch=not fast_compute,
+            dtype_efficiency={d: r.high if fast_compute else r.low for d, r in target.dtype_efficiency.items()},
         )
 
+    central = {dtype: each.value for dtype, each in target.dtype_efficiency.items()}
+
     return (
-        Scenario("central", matmul.value, memory.value, collective.value, efficiency[1], sharing, False, True),
+        Scenario(
+            "central", matmul.value, memory.value, collective.value, efficiency[1], sharing, False, True, False, central
+        ),
         corner("fast compute, fast link", True, True),
         corner("fast compute, slow link", True, False),
         corner("slow compute, fast link", False, True),
         corner("slow compute, slow link", False, False),
     )
+
+
+def fair_queueing(case: Scenario) -> Scenario:
+    """The same, but copies of one direction that are on different streams share the link instead of queueing. Whether a
+    device's copy engines do that is not published."""
+    return replace(case, name=f"{case.name}, fair queueing", fair=True)

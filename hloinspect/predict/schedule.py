@@ -14,7 +14,14 @@ from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import HostCopy, Offload, Transfer
-from hloinspect.predict.collective import Collective, collective_of
+from hloinspect.predict.collective import (
+    ENDS,
+    STARTS,
+    Collective,
+    collective_of,
+    fused_collective,
+    start_of_fused,
+)
 from hloinspect.predict.cost import Cost, cost_of, in_device_memory
 
 
@@ -36,16 +43,25 @@ class StartTransfer:
 
 @dataclass(frozen=True, slots=True)
 class BlockingTransfer:
-    """A transfer without a pair: the main stream does nothing else. ``cost`` is the kernel's own work, if it is one."""
+    """A transfer without a pair: the main stream does nothing else. ``work`` is the kernel's own, if it is one."""
 
     transfer: Transfer
-    cost: Cost | None
+    work: Run | None
 
 
 @dataclass(frozen=True, slots=True)
 class BlockingHostCopy:
     """Host memory read and written by the main stream."""
 
+    copy: HostCopy
+
+
+@dataclass(frozen=True, slots=True)
+class StartHostCopy:
+    """An async start of a copy within host memory: XLA runs it on the stream of the copies from the host, where it
+    takes its turn (jax 0.12's thunk sequences; a stream of its own before that)."""
+
+    key: Key
     copy: HostCopy
 
 
@@ -101,6 +117,7 @@ Operation = (
     | StartTransfer
     | BlockingTransfer
     | BlockingHostCopy
+    | StartHostCopy
     | StartCollective
     | BlockingCollective
     | StartSide
@@ -187,14 +204,21 @@ class _Builder:
             if found[0].asynchronous:
                 return StartTransfer(self._key(computation, instruction), found[0])
             kernel = found[0].mechanism == "kernel"
-            return BlockingTransfer(found[0], cost_of(self._module, computation, instruction) if kernel else None)
+            cost = (cost_of(self._module, computation, instruction),) if kernel else ()
+            return BlockingTransfer(found[0], Run(cost, instruction.name) if kernel else None)
         if key in self._copies:
+            if instruction.start_of:
+                return StartHostCopy(self._key(computation, instruction), self._copies[key])
             return BlockingHostCopy(self._copies[key])
         if instruction.name in self._unfollowed:  # how long the host takes is not in the module
             return None
         return self._device_work(computation, instruction)
 
     def _device_work(self, computation: Computation, instruction: Instruction) -> Operation | Cost:
+        if self._module.platform == "tpu" and (fused := fused_collective(self._module, instruction)) is not None:
+            operation = self._fused(computation, instruction, *fused)
+            if operation is not None:
+                return operation
         collective = collective_of(self._module, computation, instruction, self._devices, self._domain)
         if collective is not None:
             if not instruction.start_of:
@@ -206,6 +230,16 @@ class _Builder:
         if not cost.known:
             self.opaque.add(instruction.custom_call_target or instruction.opcode)
         return cost
+
+    def _fused(
+        self, computation: Computation, fusion: Instruction, role: str, body: Computation, inner: Instruction
+    ) -> Operation | None:
+        """An end of a collective that is split over fusions; None for compute that runs beside it."""
+        if role == STARTS:
+            collective = collective_of(self._module, body, inner, self._devices, self._domain)
+            return StartCollective((computation.name, fusion.name), collective) if collective is not None else None
+        start = start_of_fused(self._module, computation, fusion) if role == ENDS else None
+        return Done((computation.name, start.name)) if start is not None else None
 
     def _key(self, computation: Computation, start: Instruction) -> Key:
         key = (computation.name, start.name)

@@ -5,8 +5,10 @@ Semantics (XLA:GPU async_execution.cc; facts of TPU traces agree):
 * kernels run one after the other on the main stream;
 * an async start is issued when everything before it on the main stream is through, and takes no time there;
 * a done makes the main stream wait for its pair;
-* copies of one direction queue behind each other on one copy engine; the directions run side by side;
+* copies of one direction queue behind each other on one copy engine (or share it, in one of the scenarios); the
+  directions run side by side;
 * collectives run on a communication stream, device-to-device copies on a side stream, each in order;
+* kernels and copies share device memory's bandwidth (contention.py);
 * a copy without a pair holds the main stream.
 
 Loops run until a turn ends as it began, with the same work under way, and that turn is then multiplied.
@@ -14,12 +16,15 @@ Loops run until a turn ends as it began, with the same work under way, and that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from hloinspect.hardware.target import Target
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.predict.contention import MAX_TAKEN, Idle, Kernels, SideStream
+from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import Link, Rates, Served, rates_of
+from hloinspect.predict.record import Piece, Recorder
 from hloinspect.predict.scenario import Scenario
 from hloinspect.predict.schedule import (
     BlockingCollective,
@@ -32,28 +37,17 @@ from hloinspect.predict.schedule import (
     Run,
     Schedule,
     StartCollective,
+    StartHostCopy,
     StartSide,
     StartTransfer,
 )
-from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Timeline
 
 MAX_TURNS = 64
 """Turns of a loop that are run before it is extrapolated without having settled."""
 
 MAX_TURNS_IN_ALL = 20_000
 """Turns of all loops together: loops in loops that do not settle would multiply."""
-
-
-Durations = dict[int, float]
-"""Times of runs by their identity, so that simulations of one schedule under one scenario add them up once."""
-
-
-@dataclass(slots=True)
-class _Open:
-    """A segment that is being recorded."""
-
-    start_ps: float
-    intervals: list[Interval] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +59,6 @@ class Window:
     start_ps: float
     ahead_bytes: float
     length_ps: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """An interval that may still run on behind the end of its segment."""
-
-    start_ps: float
-    end_ps: float
-    kind: str
-    stream: str
-    transfer: int
-    name: str
 
 
 class Simulator:
@@ -97,20 +79,19 @@ class Simulator:
         self._scenario = scenario
         self._rates = rates
         self._free = free  # None: all of them
-        self._link = Link(rates, self._on_served)
+        self._durations = durations or Durations(target, scenario)
+        self._hbm_bytes_per_ps = target.hbm_bytes_per_s.value * scenario.memory_efficiency / 1e12
+        self._link = Link(rates, self._on_served, self._on_passed, scenario.fair)
+        self._side = SideStream(self._on_side)
+        self._side_tickets: dict[Key, int] = {}
+        self._beside: tuple[Kernels, float] | None = None  # what the main stream runs, and how far into it it is
         self._now = 0.0
         self._communication = 0.0
-        self._side = 0.0
         self._ends: dict[Key, float] = {}
         self._tickets: dict[Key, int] = {}  # of the latest copy that each start has issued
-        self._under_way: dict[int, str] = {}  # direction of each copy that nobody has waited for, by ticket
-        self._segments: list[Segment] = []
-        self._open = _Open(0.0)
-        self._running: list[_Piece] = []
-        self._waiting: str | None = None
-        self._durations: Durations = {} if durations is None else durations
+        self._under_way: dict[int, None] = {}  # tickets of copies that nobody has waited for, in order
+        self._recorder = Recorder(record)
         self._lengths: dict[str, float] = {}
-        self._recording = record
         self._turns_run = 0
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
@@ -120,7 +101,7 @@ class Simulator:
     def run(self, device: str = "device") -> Timeline:
         """The timeline of one step."""
         self._step()
-        return Timeline(device, "predicted", tuple(self._segments))
+        return Timeline(device, "predicted", tuple(self._recorder.segments))
 
     def time_ps(self) -> float:
         """Only how long one step takes."""
@@ -131,7 +112,10 @@ class Simulator:
         self._computation(self._schedule.entry)
         for ticket in list(self._under_way):  # the step ends when everything it started has ended
             self._wait_for(ticket)
-        self._hold(max([self._now, self._communication, self._side]))
+        self._hold(self._communication)
+        self._link.advance(self._now)
+        while self._side.busy:
+            self._side_event()
         self._close()
 
     # operations
@@ -143,7 +127,7 @@ class Simulator:
     def _operation(self, name: str, operation: Operation) -> None:
         match operation:
             case Run():
-                self._main(self._run_time(operation), COMPUTE, operation.first)
+                self._run_kernels(operation)
             case StartTransfer():
                 self._start_transfer(operation)
             case Done():
@@ -152,29 +136,50 @@ class Simulator:
                 self._blocking_transfer(operation)
             case BlockingHostCopy():
                 self._blocking_host_copy(operation)
+            case StartHostCopy():
+                self._start_host_copy(operation)
             case StartCollective():
                 begin = max(self._now, self._communication)
                 self._communication = begin + self._collective_time(operation)
                 self._ends[operation.key] = self._communication
-                self._record(_Piece(begin, self._communication, COLLECTIVE, "communication", 0, operation.key[1]))
+                self._recorder.add(Piece(begin, self._communication, COLLECTIVE, "communication", 0, operation.key[1]))
             case BlockingCollective():
                 self._main(self._collective_time(operation), COLLECTIVE, operation.name)
             case StartSide():
-                begin = max(self._now, self._side)
-                self._side = begin + operation.cost.time_ps(self._target, self._scenario)
-                self._ends[operation.key] = self._side
-                self._record(_Piece(begin, self._side, COMPUTE, "side", 0, operation.key[1]))
+                self._link.advance(self._now)
+                latency, memory = self._durations.side_ps(operation.cost)
+                self._side_tickets[operation.key] = self._side.submit(operation.key[1], latency, memory)
             case Loop():
                 self._loop(operation)
             case Branch():
                 self._computation(self._chosen(operation))
 
-    def _run_time(self, run: Run) -> float:
-        time = self._durations.get(id(run))
-        if time is None:
-            time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
-            self._durations[id(run)] = time
-        return time
+    def _run_kernels(self, run: Run) -> None:
+        """Kernels run one after the other, slower while copies to or from the host take their share of the
+        bandwidth."""
+        begin = self._now
+        self._link.advance(begin)
+        if not self._link.busy and not self._side.busy:
+            self._now += self._durations.total_ps(run)
+        else:
+            place = (0, 0.0)
+            while place[0] < len(run.costs):
+                kernels = self._durations.kernels(run, self._taken(self._link.bytes_per_ps()))
+                at = kernels.moment_of(place)
+                self._beside = (kernels, at - self._now)
+                end = self._now + kernels.time_ps - at
+                self._link.step(end)
+                place = (
+                    (len(run.costs), 0.0)
+                    if self._link.now_ps >= end
+                    else kernels.place(at + self._link.now_ps - self._now)
+                )
+                self._now = self._link.now_ps
+            self._beside = None
+        self._recorder.add(Piece(begin, self._now, COMPUTE, "main", 0, run.first))
+
+    def _taken(self, bytes_per_ps: float) -> float:
+        return min(MAX_TAKEN, bytes_per_ps / self._hbm_bytes_per_ps)
 
     def _collective_time(self, operation: StartCollective | BlockingCollective) -> float:
         return operation.collective.time_ps(self._target, self._scenario.collective_efficiency)
@@ -182,7 +187,7 @@ class Simulator:
     def _main(self, time_ps: float, kind: str, name: str) -> None:
         begin = self._now
         self._now += time_ps
-        self._record(_Piece(begin, self._now, kind, "main", 0, name))
+        self._recorder.add(Piece(begin, self._now, kind, "main", 0, name))
 
     def _is_free(self, transfer: int) -> bool:
         return self._free is None or transfer in self._free
@@ -200,8 +205,8 @@ class Simulator:
         """A kernel over the link works while its bytes move: it ends with the later of the two."""
         transfer = operation.transfer
         ticket = None if self._is_free(transfer.id) else self._submit(transfer)
-        if operation.cost is not None:
-            self._main(operation.cost.time_ps(self._target, self._scenario), COMPUTE, transfer.start)
+        if operation.work is not None:
+            self._run_kernels(operation.work)
         if ticket is not None:
             self._wait_for(ticket)
 
@@ -211,7 +216,7 @@ class Simulator:
         if ahead and ahead[-1].transfer != transfer.id:
             self.queued_behind[transfer.id] = ahead[-1].transfer
         ticket = self._link.submit(transfer.direction, transfer.id, transfer.bytes, self._now, transfer.stream)
-        self._under_way[ticket] = transfer.direction
+        self._under_way[ticket] = None
         self._begun[ticket] = Window(transfer.id, self._now, sum(job.bytes for job in ahead))
         return ticket
 
@@ -222,9 +227,14 @@ class Simulator:
         half = operation.copy.bytes / 2
         self._link.advance(self._now)
         tickets = [self._link.submit(direction, 0, half, self._now, None) for direction in (D2H, H2D)]
-        for ticket, direction in zip(tickets, (D2H, H2D), strict=True):
-            self._under_way[ticket] = direction
+        for ticket in tickets:
             self._wait_for(ticket)
+
+    def _start_host_copy(self, operation: StartHostCopy) -> None:
+        if self._free is not None:
+            ticket = self._link.submit(H2D, 0, operation.copy.bytes, self._now, None)
+            self._tickets[operation.key] = ticket
+            self._under_way[ticket] = None
 
     def _host_copy_time(self, operation: BlockingHostCopy) -> float:
         return operation.copy.bytes / 2 / min(self._rates.both.values())
@@ -234,6 +244,16 @@ class Simulator:
             self._wait_for(self._tickets.pop(key))
         elif key in self._ends:
             self._hold(self._ends.pop(key))
+        elif key in self._side_tickets:
+            ticket = self._side_tickets.pop(key)
+            self._link.advance(self._now)
+            while self._side.holds(ticket):
+                self._side_event()
+
+    def _side_event(self) -> None:
+        """The main stream stands still until the next side copy is through, or the link's pace changes."""
+        self._link.step(self._now + self._side.time_left_ps(self._taken(self._link.bytes_per_ps())))
+        self._now = self._link.now_ps
 
     def _wait_for(self, ticket: int) -> None:
         """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on
@@ -242,10 +262,8 @@ class Simulator:
         begun = self._begun.pop(ticket, None)
         if begun is not None:
             self.windows[begun.transfer] = replace(begun, length_ps=self._now - begun.start_ps)
-        self._waiting = self._under_way.pop(ticket)
-        end = self._link.finish(ticket)
-        self._waiting = None
-        self._now = max(self._now, end)
+        self._under_way.pop(ticket, None)
+        self._now = max(self._now, self._link.finish(ticket))
 
     def _hold(self, until_ps: float) -> None:
         """The main stream waits for a collective or a device-side copy: no stall of a transfer's."""
@@ -271,7 +289,7 @@ class Simulator:
         for operation in self._schedule.operations[name]:
             match operation:
                 case Run():
-                    total += self._run_time(operation)
+                    total += self._durations.total_ps(operation)
                 case StartCollective() | BlockingCollective():
                     total += self._collective_time(operation)
                 case StartSide():
@@ -281,6 +299,8 @@ class Simulator:
                     total += self._rates.latency_ps + moved.bytes / self._rates.alone[moved.direction]
                 case BlockingHostCopy():
                     total += self._host_copy_time(operation)
+                case StartHostCopy():
+                    total += self._rates.latency_ps + operation.copy.bytes / self._rates.alone[H2D]
                 case Loop():
                     total += operation.trips * self._length(operation.body)
                     if operation.condition is not None:
@@ -297,7 +317,7 @@ class Simulator:
     def _turns(self, loop: Loop) -> None:
         for turn in range(loop.trips):
             self._close()
-            first_segment, begin, before = len(self._segments), self._now, self._backlog()
+            first_segment, begin, before = len(self._recorder.segments), self._now, self._backlog()
             if loop.condition is not None:
                 self._computation(loop.condition)
             self._computation(loop.body)
@@ -317,60 +337,48 @@ class Simulator:
         return (
             self._link.state(),
             round(max(0.0, self._communication - self._now)),
-            round(max(0.0, self._side - self._now)),
+            self._side.state(),
             tuple((key, round(end - self._now)) for key, end in self._ends.items() if end > self._now),
         )
 
     def _repeat(self, first_segment: int, more: int, shift_ps: float) -> None:
-        for index in range(first_segment, len(self._segments)):
-            segment = self._segments[index]
-            self._segments[index] = replace(segment, repeat=segment.repeat * (1 + more))
+        self._recorder.repeat(first_segment, more, shift_ps)
         self._link.advance(self._now)
         self._now += shift_ps
         self._link.shift(shift_ps)
         self._communication += shift_ps
-        self._side += shift_ps
         self._begun = {
             ticket: replace(window, start_ps=window.start_ps + shift_ps) for ticket, window in self._begun.items()
         }
         self._ends = {key: end + shift_ps for key, end in self._ends.items()}
-        self._running = [
-            replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps)
-            for piece in self._running
-        ]
-        self._open = _Open(self._now)
 
     # recording
 
-    def _on_served(self, served: Served) -> None:
-        self._record(_Piece(served.start_ps, served.end_ps, served.direction, served.direction, served.transfer, ""))
-        if self._waiting == served.direction and served.end_ps > self._now:
-            begin = max(served.start_ps, self._now)
-            self._record(_Piece(begin, served.end_ps, WAIT, "main", served.transfer, ""))
+    def _on_passed(self, start_ps: float, end_ps: float, bytes_per_ps: float) -> None:
+        """The link's clock went on: side copies get what is left of device memory's bandwidth."""
+        if not self._side.busy:
+            return
+        if self._beside is None:
+            self._side.serve(start_ps, end_ps, Idle(self._taken(bytes_per_ps)), start_ps)
+        else:
+            kernels, shift = self._beside
+            self._side.serve(start_ps, end_ps, kernels, start_ps + shift)
 
-    def _record(self, piece: _Piece) -> None:
-        if self._recording and piece.end_ps > piece.start_ps:
-            self._running.append(piece)
+    def _on_side(self, start_ps: float, end_ps: float, name: str) -> None:
+        self._recorder.go_on(Piece(start_ps, end_ps, COMPUTE, "side", 0, name))
+
+    def _on_served(self, served: Served) -> None:
+        self._recorder.go_on(
+            Piece(served.start_ps, served.end_ps, served.direction, served.direction, served.transfer, "")
+        )
+        if served.charged and served.end_ps > self._now:
+            begin = max(served.start_ps, self._now)
+            self._recorder.go_on(Piece(begin, served.end_ps, WAIT, "main", served.transfer, ""))
 
     def _close(self) -> None:
-        """Ends the open segment now. Pieces that run on are cut and go on in the next one."""
+        """Ends the open segment now."""
         self._link.advance(self._now)
-        end = self._now
-        rest: list[_Piece] = []
-        intervals: list[Interval] = []
-        for piece in self._running:
-            if piece.start_ps < end:
-                intervals.append(_interval(piece, min(piece.end_ps, end)))
-            if piece.end_ps > end:
-                rest.append(replace(piece, start_ps=max(piece.start_ps, end)))
-        self._running = rest
-        if end > self._open.start_ps:
-            self._segments.append(Segment(1, round(self._open.start_ps), round(end), tuple(intervals)))
-        self._open = _Open(end)
-
-
-def _interval(piece: _Piece, end_ps: float) -> Interval:
-    return Interval(round(piece.start_ps), round(end_ps), piece.kind, piece.stream, piece.transfer, piece.name)
+        self._recorder.close(self._now)
 
 
 @dataclass(frozen=True, slots=True)

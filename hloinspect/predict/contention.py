@@ -1,0 +1,178 @@
+"""Device memory's bandwidth, and who gets it: host copies first, then the main stream's kernels, then side copies.
+
+Work needs time and bandwidth. What needs less bandwidth than there is takes its own time; what needs more is slowed.
+A copy engine keeps its pace beside kernels, and takes its rate from them: 2 to 3 % of device memory's bandwidth on most
+targets, up to a fifth on GH200. A copy within device memory gets what a kernel leaves: beside a transpose it makes
+almost no progress (openxla/xla pull request 46150), beside a matrix product it runs almost as fast as alone.
+
+Bandwidth is counted in time: a picosecond of it is what device memory moves in one. Collectives are not counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+MAX_TAKEN = 0.9
+"""The largest share of device memory's bandwidth that host copies take: a link as fast as that is a mistake."""
+
+_NOTHING_PS = 1.0
+_ROUNDING = 1e-9
+
+
+class Beside(Protocol):
+    """What the main stream leaves of the bandwidth, from some moment on."""
+
+    def left_ps(self, until_ps: float) -> float:
+        """Bandwidth left over until a moment."""
+
+    def moment_ps(self, left_ps: float) -> float:
+        """The first moment by which so much was left over; infinite where that is never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The main stream stands still, or does what needs no bandwidth: only host copies take their share."""
+
+    taken: float
+
+    def left_ps(self, until_ps: float) -> float:
+        return (1.0 - self.taken) * until_ps
+
+    def moment_ps(self, left_ps: float) -> float:
+        return left_ps / (1.0 - self.taken)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Kernels one after the other while host copies take a steady share of the bandwidth.
+
+    ``ends_ps[i]`` is when the first i are through, ``lefts_ps[i]`` the bandwidth that they leave over until then.
+    """
+
+    ends_ps: tuple[float, ...]
+    lefts_ps: tuple[float, ...]
+
+    @property
+    def time_ps(self) -> float:
+        """How long all of them take."""
+        return self.ends_ps[-1]
+
+    def left_ps(self, until_ps: float) -> float:
+        index = max(1, min(bisect_right(self.ends_ps, until_ps), len(self.ends_ps) - 1))
+        begin, end = self.ends_ps[index - 1], self.ends_ps[index]
+        share = min(1.0, (until_ps - begin) / (end - begin)) if end > begin else 1.0
+        return self.lefts_ps[index - 1] + share * (self.lefts_ps[index] - self.lefts_ps[index - 1])
+
+    def moment_ps(self, left_ps: float) -> float:
+        index = bisect_left(self.lefts_ps, left_ps)
+        if index == len(self.lefts_ps):
+            return float("inf")
+        if index == 0:
+            return 0.0
+        low, high = self.lefts_ps[index - 1], self.lefts_ps[index]
+        return self.ends_ps[index - 1] + (left_ps - low) / (high - low) * (
+            self.ends_ps[index] - self.ends_ps[index - 1]
+        )
+
+    def place(self, at_ps: float) -> tuple[int, float]:
+        """(kernels that are through, share of the next one that is done) at a moment."""
+        index = bisect_right(self.ends_ps, at_ps) - 1
+        if index >= len(self.ends_ps) - 1:
+            return len(self.ends_ps) - 1, 0.0
+        return index, (at_ps - self.ends_ps[index]) / (self.ends_ps[index + 1] - self.ends_ps[index])
+
+    def moment_of(self, place: tuple[int, float]) -> float:
+        """The moment at which a place is reached."""
+        index, share = place
+        if not share:
+            return self.ends_ps[index]
+        return self.ends_ps[index] + share * (self.ends_ps[index + 1] - self.ends_ps[index])
+
+
+def kernels_of(work: Sequence[tuple[float, float]], taken: float) -> Kernels:
+    """Kernels given as (time, bandwidth) in picoseconds, beside host copies that take a share of the bandwidth."""
+    free = 1.0 - taken
+    times = [max(time, memory / free) for time, memory in work]
+    lefts = [max(0.0, free * time - memory) for time, (_, memory) in zip(times, work, strict=True)]
+    return Kernels(tuple(accumulate(times, initial=0.0)), tuple(accumulate(lefts, initial=0.0)))
+
+
+@dataclass(slots=True)
+class _Job:
+    ticket: int
+    name: str
+    latency_ps: float
+    memory_ps: float
+    slack_ps: float
+
+
+class SideStream:
+    """Device-side copies on a stream beside the main one, in order. Each works for a while without device memory
+    (``latency_ps``: its launch, or what it computes), and then needs ``memory_ps`` of bandwidth.
+
+    ``served`` is called for every stretch in which one of them was at work: start, end, name.
+    """
+
+    def __init__(self, served: Callable[[float, float, str], None]) -> None:
+        self._served = served
+        self._jobs: deque[_Job] = deque()
+        self._tickets = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether any copy is not through yet."""
+        self._drop()
+        return bool(self._jobs)
+
+    def _drop(self) -> None:
+        while (
+            self._jobs and self._jobs[0].latency_ps <= _NOTHING_PS and self._jobs[0].memory_ps <= self._jobs[0].slack_ps
+        ):
+            self._jobs.popleft()
+
+    def submit(self, name: str, latency_ps: float, memory_ps: float) -> int:
+        """Queues a copy now; returns a ticket."""
+        self._tickets += 1
+        self._jobs.append(_Job(self._tickets, name, latency_ps, memory_ps, _NOTHING_PS + _ROUNDING * memory_ps))
+        return self._tickets
+
+    def holds(self, ticket: int) -> bool:
+        """Whether a copy is not through yet."""
+        return self.busy and self._jobs[0].ticket <= ticket
+
+    def time_left_ps(self, taken: float) -> float:
+        """How long its next copy takes from now on while the main stream stands still."""
+        head = self._jobs[0]
+        return head.latency_ps + Idle(taken).moment_ps(head.memory_ps)
+
+    def serve(self, start_ps: float, end_ps: float, beside: Beside, at_ps: float) -> None:
+        """Works from one moment to another, which for ``beside`` begin at ``at_ps``."""
+        now = start_ps
+        while now < end_ps and self.busy:
+            job = self._jobs[0]
+            begin = now
+            step = min(job.latency_ps, end_ps - now)
+            job.latency_ps -= step
+            now += step
+            if job.latency_ps <= 0:
+                now = self._move(job, now, end_ps, beside, at_ps - start_ps)
+            self._served(begin, now, job.name)
+
+    def _move(self, job: _Job, now_ps: float, end_ps: float, beside: Beside, shift_ps: float) -> float:
+        """Gives a copy the bandwidth that is left over; returns until when."""
+        before = beside.left_ps(now_ps + shift_ps)
+        through = beside.moment_ps(before + job.memory_ps) - shift_ps
+        if through <= end_ps:
+            job.memory_ps = 0.0
+            return max(now_ps, through)
+        job.memory_ps -= beside.left_ps(end_ps + shift_ps) - before
+        return end_ps
+
+    def state(self) -> tuple[tuple[str, int, int], ...]:
+        """What is under way, for telling whether a loop's turn begins like the one before."""
+        return tuple((job.name, round(job.latency_ps), round(job.memory_ps)) for job in self._jobs)

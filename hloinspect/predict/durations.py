@@ -1,0 +1,48 @@
+"""How long runs of kernels take on a target, added up once for all simulations under one scenario."""
+
+from __future__ import annotations
+
+from hloinspect.hardware.target import Target
+from hloinspect.predict.contention import Kernels, kernels_of
+from hloinspect.predict.cost import Cost
+from hloinspect.predict.scenario import Scenario
+from hloinspect.predict.schedule import Run
+
+
+class Durations:
+    """Times of runs by their identity, so that simulations of one schedule under one scenario add them up once."""
+
+    def __init__(self, target: Target, scenario: Scenario) -> None:
+        self._target = target
+        self._scenario = scenario
+        self._totals: dict[int, float] = {}
+        self._kernels: dict[tuple[int, float], Kernels] = {}
+        self._work: dict[int, list[tuple[float, float]]] = {}
+
+    def total_ps(self, run: Run) -> float:
+        """How long a run takes with device memory to itself."""
+        time = self._totals.get(id(run))
+        if time is None:
+            time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
+            self._totals[id(run)] = time
+        return time
+
+    def kernels(self, run: Run, taken: float) -> Kernels:
+        """A run beside host copies that take a share of device memory's bandwidth."""
+        key = (id(run), taken)
+        found = self._kernels.get(key)
+        if found is None:
+            work = self._work.get(id(run))
+            if work is None:
+                work = [self._times(cost) for cost in run.costs]
+                self._work[id(run)] = work
+            found = self._kernels[key] = kernels_of(work, taken)
+        return found
+
+    def _times(self, cost: Cost) -> tuple[float, float]:
+        return cost.time_ps(self._target, self._scenario), cost.memory_ps(self._target, self._scenario)
+
+    def side_ps(self, cost: Cost) -> tuple[float, float]:
+        """(time without device memory, bandwidth) of a copy on the side stream."""
+        time, memory = self._times(cost)
+        return max(0.0, time - memory), memory

@@ -1,0 +1,52 @@
+"""Matrix products on a GPU: how well their tiles fill the device.
+
+A product is cut into tiles, and the tiles go to the multiprocessors in waves. A product with fewer tiles than there
+are multiprocessors, or a few more, leaves some of them idle; a narrow one leaves parts of its tiles empty. That is why
+small and skinny products reach a fraction of the peak that large ones reach (docs/accuracy.md holds it against
+cuBLASLt's).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf
+
+TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))
+"""Tiles that libraries choose from, with the share of a large tile's rate that each reaches (estimates: a smaller tile
+loads more operands for each product)."""
+
+SPLITS = (1, 2, 4, 8)
+MIN_SPLIT_DEPTH = 1024
+"""Pieces into which the contracted side may be cut so that there are more tiles, each at least so deep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """``count`` products ``[rows, depth] x [depth, columns]``."""
+
+    count: int
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of all of them."""
+        return 2.0 * self.count * self.rows * self.columns * self.depth
+
+
+@lru_cache(maxsize=4096)
+def fill(product: Product, multiprocessors: int) -> float:
+    """The share of a device's multiprocessors that a product keeps at work, 0 to 1: at the best choice of tile."""
+    if not product.flops:
+        return 1.0
+    fewest = inf
+    for rows, columns, rate in TILES:
+        tiles = product.count * ceil(product.rows / rows) * ceil(product.columns / columns)
+        for pieces in SPLITS:
+            if pieces > 1 and product.depth < pieces * MIN_SPLIT_DEPTH:
+                break
+            waves = ceil(tiles * pieces / multiprocessors)
+            fewest = min(fewest, waves * rows * columns * product.depth / pieces / rate)
+    return min(1.0, product.flops / 2 / multiprocessors / fewest)

@@ -1,0 +1,76 @@
+"""What each stream did when, as it is simulated: a timeline in segments, of which a loop's steady turn is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hloinspect.timeline import Interval, Segment
+
+
+@dataclass(slots=True)
+class Piece:
+    """A stretch of one stream, in picoseconds. It may still run on behind the end of its segment."""
+
+    start_ps: float
+    end_ps: float
+    kind: str
+    stream: str
+    transfer: int
+    name: str
+
+
+class Recorder:
+    """Collects pieces, and cuts them where segments end. Off, it keeps nothing."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+        self._begun_ps = 0.0
+        self._pieces: list[Piece] = []
+        self._latest: dict[tuple[str, str, int, str], Piece] = {}
+        self.segments: list[Segment] = []
+
+    def add(self, piece: Piece) -> None:
+        """Records a piece."""
+        if self._on and piece.end_ps > piece.start_ps:
+            self._pieces.append(piece)
+
+    def go_on(self, piece: Piece) -> None:
+        """Records a piece, as part of the one before where it goes on with that."""
+        if not self._on:
+            return
+        key = (piece.stream, piece.kind, piece.transfer, piece.name)
+        latest = self._latest.get(key)
+        if latest is not None and latest.end_ps == piece.start_ps:
+            latest.end_ps = piece.end_ps
+        else:
+            self._latest[key] = piece
+            self.add(piece)
+
+    def close(self, end_ps: float) -> None:
+        """Ends the open segment. Pieces that run on are cut, and go on in the next one."""
+        rest: list[Piece] = []
+        intervals: list[Interval] = []
+        for piece in self._pieces:
+            if piece.start_ps < end_ps:
+                intervals.append(_interval(piece, min(piece.end_ps, end_ps)))
+            if piece.end_ps > end_ps:
+                rest.append(replace(piece, start_ps=max(piece.start_ps, end_ps)))
+        self._pieces = rest
+        self._latest.clear()
+        if end_ps > self._begun_ps:
+            self.segments.append(Segment(1, round(self._begun_ps), round(end_ps), tuple(intervals)))
+        self._begun_ps = end_ps
+
+    def repeat(self, first_segment: int, more: int, shift_ps: float) -> None:
+        """The segments from ``first_segment`` on happen so many times more; what comes next, later by ``shift_ps``."""
+        for index in range(first_segment, len(self.segments)):
+            segment = self.segments[index]
+            self.segments[index] = replace(segment, repeat=segment.repeat * (1 + more))
+        self._begun_ps += shift_ps
+        self._pieces = [
+            replace(piece, start_ps=piece.start_ps + shift_ps, end_ps=piece.end_ps + shift_ps) for piece in self._pieces
+        ]
+
+
+def _interval(piece: Piece, end_ps: float) -> Interval:
+    return Interval(round(piece.start_ps), round(end_ps), piece.kind, piece.stream, piece.transfer, piece.name)

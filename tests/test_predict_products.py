@@ -1,0 +1,113 @@
+"""How much of a device a matrix product fills, worked out by hand, and what that makes of its time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloinspect.hardware import load_target
+from hloinspect.hlo.load import load_module_bytes
+from hloinspect.predict.cost import Cost, cost_of
+from hloinspect.predict.products import Product, fill
+from hloinspect.predict.scenario import scenarios
+
+H100 = 132
+
+
+def test_a_large_product_fills_the_device() -> None:
+    # 64 x 128 tiles of 256 x 128 in 63 waves of 132, of which the last holds 8.
+    assert fill(Product(1, 16384, 16384, 1000), H100) == pytest.approx(64 * 128 / (63 * 132))
+
+
+def test_a_small_product_does_best_with_small_tiles() -> None:
+    # 1024 x 1024 is 64 tiles of 128 x 128, less than half of a wave; 128 of 128 x 64, at 0.8 of their rate, are
+    # nearly a whole one; of 64 x 64 there are 256, in two waves.
+    assert fill(Product(1, 1024, 1024, 1000), H100) == pytest.approx(128 / 132 * 0.8)
+
+
+def test_one_tile_more_than_a_wave_takes_a_wave_more() -> None:
+    # On 64 multiprocessors: 64 tiles of 256 x 128 fill it; a row more needs 68, two waves, and smaller tiles do better.
+    full = fill(Product(1, 2048, 1024, 1000), 64)
+    more = fill(Product(1, 2049, 1024, 1000), 64)
+    assert full == pytest.approx(1.0)
+    assert more < 0.8
+
+
+def test_a_narrow_product_leaves_parts_of_its_tiles_empty() -> None:
+    # 16 of 64 rows; 448 tiles of 64 x 128 in four waves of 132, of which 3.4 are full.
+    assert fill(Product(1, 16, 57344, 1000), H100) == pytest.approx(16 / 64 * 448 / (4 * 132) * 0.8)
+
+
+def test_a_deep_product_with_few_tiles_is_split_along_its_depth() -> None:
+    shallow, deep = (fill(Product(1, 512, 512, depth), H100) for depth in (1000, 16384))
+    assert shallow == pytest.approx(64 / 132 * 0.6)  # 64 tiles of 64 x 64
+    assert deep == pytest.approx(16 * 8 / 132 * 0.95)  # 16 tiles of 128 x 128, each in eight pieces
+
+
+def test_many_small_products_fill_the_device_together() -> None:
+    assert fill(Product(264, 128, 128, 64), H100) == pytest.approx(0.95)  # two waves of whole tiles
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.integers(1, 40000),
+    st.sampled_from([1, 108, 132, 152]),
+)
+def test_a_product_fills_a_share_that_does_not_depend_on_which_side_is_which(
+    count: int, rows: int, columns: int, depth: int, multiprocessors: int
+) -> None:
+    share = fill(Product(count, rows, columns, depth), multiprocessors)
+    assert 0 < share <= 1
+    assert share == fill(Product(count, columns, rows, depth), multiprocessors)
+
+
+def test_a_product_takes_a_launch_and_its_waves() -> None:
+    target = load_target("h100")
+    central = scenarios(target, 1)[0]
+    product = Product(1, 1024, 1024, 1000)
+    plain = Cost(product.flops, "bf16", bytes=1)
+    shaped = replace(plain, product=product)
+    alone = product.flops / (989.4e12 * 0.75) * 1e12
+    assert plain.time_ps(target, central) == pytest.approx(3e6)  # the launch is longer
+    assert shaped.time_ps(target, central) == pytest.approx(3e6 + alone / (128 / 132 * 0.8))
+    assert shaped.bound(target, central) == "compute"
+
+
+def test_a_target_that_does_not_say_how_many_multiprocessors_it_has_is_taken_as_filled() -> None:
+    target = load_target("v5e")
+    assert target.multiprocessors is None
+    central = scenarios(target, 1)[0]
+    product = Product(1, 128, 128, 128)
+    cost = Cost(1e12, "bf16", product=product)
+    assert cost.time_ps(target, central) == replace(cost, product=None).time_ps(target, central)
+
+
+def test_f8_on_blackwell_reaches_a_smaller_share_than_bf16() -> None:
+    target = load_target("gb200")
+    cases = {case.name: case for case in scenarios(target, 1)}
+    assert cases["central"].efficiency_of("f8e4m3fn") == 0.58
+    assert cases["central"].efficiency_of("bf16") == target.matmul_efficiency.value
+    slow, fast = (cases[f"{speed} compute, fast link"] for speed in ("slow", "fast"))
+    assert (slow.efficiency_of("f8e4m3fn"), fast.efficiency_of("f8e4m3fn")) == (0.5, 0.66)
+
+
+DOT = """HloModule m, is_scheduled=true
+
+ENTRY main {
+  a = bf16[4,512,64]{2,1,0} parameter(0)
+  b = bf16[4,64,256]{2,1,0} parameter(1)
+  ROOT d = bf16[4,512,256]{2,1,0} dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_contracting_dims={1}
+}
+"""  # noqa: E501
+
+
+def test_the_shape_of_a_batched_dot_is_read() -> None:
+    what = load_module_bytes(DOT.encode())
+    cost = cost_of(what, what.entry, what.entry.root)
+    assert cost.product == Product(4, 512, 256, 64)
+    assert cost.matrix_flops == 2 * 4 * 512 * 256 * 64
