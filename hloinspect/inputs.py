@@ -15,6 +15,7 @@ MODULE = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_TRACES = (".xplane.pb", ".xplane.pb.gz", ".trace.json", ".trace.json.gz")
 _EXPECTED = (
     "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
     "or a step such as train.py:step"
@@ -44,6 +45,8 @@ def classify(text: str) -> Input:
     except (OSError, ValueError) as error:  # a name too long, or with a zero byte
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"{text[:200]}: cannot be read: {reason}") from None
+    if is_trace(text):
+        raise InputError(f"{text} is a profiler's trace, not a module: use `hloinspect trace {text}`")
     if is_directory:
         return _directory(text, path)
     if exists:
@@ -53,6 +56,12 @@ def classify(text: str) -> Input:
     if _FILE_STEP.fullmatch(text) or _MODULE_STEP.fullmatch(text):
         return Input(text, STEP, path)
     raise InputError(f"{text}: no such file; {_EXPECTED}")
+
+
+def is_trace(text: str) -> bool:
+    """Whether an INPUT argument is a profiler's trace, or a profile directory, by its name alone."""
+    path = Path(text)
+    return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
 
 
 def _directory(text: str, path: Path) -> Input:

@@ -41,6 +41,7 @@ class LineBuilder:
         name: str,
         offset_ps: int,
         duration_ps: int,
+        /,
         *,
         display_name: str = "",
         constant: dict[str, Value] | None = None,

@@ -280,7 +280,7 @@ def _read_stats(block: _Block, members: Ints) -> None:
 def _keep_stats(block: _Block, members: Ints, slots: Ints, position: Ints, end: Ints) -> None:
     """Reads the values at ``position``; each field of the oneof XStat.value has its own tag."""
     tags = block.buffer[position]
-    for number in np.unique(slots).tolist():
+    for number in np.flatnonzero(np.bincount(slots)).tolist():
         slot = block.slots[number]
         own = slots == number
         for tag in np.flatnonzero(np.bincount(tags[own])).tolist():

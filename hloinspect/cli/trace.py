@@ -1,0 +1,87 @@
+"""``hloinspect trace``: the measured answer."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from hloinspect.cli.console import emit, width
+from hloinspect.cli.options import Progress, output_options, rule_options
+
+EPILOG = """\b
+Examples:
+  hloinspect trace profile/
+  hloinspect trace host.xplane.pb --target h100 --link 50GB/s
+  hloinspect trace profile/ --expect compiled/ --format json -o trace.json
+
+Exit codes: 0 answered, 2 wrong use or unreadable input, 3 not enough evidence to say."""
+
+EXIT_UNKNOWN = 3
+
+
+@click.command("trace", epilog=EPILOG, context_settings={"max_content_width": 100})
+@click.argument("input", metavar="INPUT")
+@click.option("--target", metavar="NAME", help="Predict for this hardware too, and show both (`hloinspect targets`).")
+@click.option("--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s.")
+@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
+@click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
+@click.option(
+    "--expect",
+    metavar="MODULE",
+    help="Say whether this is what ran: a directory of `hloinspect compile`, its manifest, or an HLO file.",
+)
+@click.option("--all", "show_all", is_flag=True, help="Show every transfer and every step that was set aside.")
+@rule_options
+@output_options
+def command(
+    input: str,
+    target: str | None,
+    link: str | None,
+    devices: int | None,
+    topology: str | None,
+    expect: str | None,
+    show_all: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    severity: tuple[str, ...],
+    style: str,
+    output: str | None,
+) -> int:
+    """Say how long each host transfer of a profiled step made the device wait.
+
+    INPUT is an .xplane.pb, or a profile directory of jax.profiler (its newest run, all hosts). Transfers are found in
+    the module that the trace carries, and timed by the trace. Nothing is written beside it.
+    """
+    from hloinspect.config import load_choice, with_options
+    from hloinspect.trace import trace
+    from hloinspect.verdict import UNKNOWN
+
+    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
+    progress = Progress()
+    try:
+        found = trace(
+            input,
+            target=target,
+            link=link,
+            devices=devices,
+            topology=topology,
+            expect=expect,
+            rules=rules,
+            on_progress=progress,
+        )
+    finally:
+        progress.clear()
+    report = found.report
+    if style == "json":
+        from hloinspect.report.json import to_json
+
+        emit(to_json(report), output)
+    else:
+        from hloinspect.report.measured_text import to_text
+
+        emit(to_text(report, width(sys.stdout), show_all), output)
+    doubtful = any(unknown.affects in ("time", "transfers") for unknown in report.unknown)
+    unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
+    return EXIT_UNKNOWN if doubtful or unsure else 0

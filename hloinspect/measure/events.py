@@ -1,0 +1,253 @@
+"""The events of one GPU as columns: what each is, by the module first, the memory it copies second, its name last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloinspect.measure import join
+from hloinspect.measure.join import Joined, ProgramJoin
+from hloinspect.measure.memcpy import CopyKind, copy_kind
+from hloinspect.offload.transfers import D2H
+from hloinspect.xplane import Columns, Plane, StatColumn
+from hloinspect.xplane.embedded import PROGRAM_ID
+from hloinspect.xplane.space import REF
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, APART_TO_HOST, APART_FROM_HOST, CALLBACK = range(9)
+"""What an event is. A host copy goes both ways. What stands apart is no offload of the program."""
+
+MOVES = (TO_HOST, FROM_HOST, HOST_COPY)
+BY_HLO, BY_MEMCPY, BY_NAME = range(3)
+BY = ("hlo", "memcpy", "name")
+STREAM = "Stream #"
+_STATS = ("hlo_op", PROGRAM_ID, "memcpy_details", "correlation_id")
+_DENSE = 1 << 22
+COMMAND_BUFFER = "command_buffer"
+GRAPH = "CudaGraphExec"
+_PLAIN, _NCCL, _GRAPH, _MEMCPY = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What all events of one kind share. ``rank`` is the place in the program's schedule, ``pair`` the async pair
+    (``Joined``), ``name`` what to show. ``is_graph``: a whole CUDA graph as one event."""
+
+    kind: int
+    by: int
+    program: int
+    rank: int
+    transfer: int
+    bytes: int
+    name: str
+    is_hidden: bool = False
+    is_graph: bool = False
+    asynchronous: bool = True
+    pair: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceEvents:
+    """Every event of a device, one element each, sorted by start. ``op`` is an index into ``ops``, ``line`` one into
+    ``lines`` (ids of streams); ``correlation`` is 0 where an event has none."""
+
+    start_ps: Ints
+    end_ps: Ints
+    op: NDArray[np.int32]
+    line: NDArray[np.int16]
+    correlation: Ints
+    ops: tuple[Op, ...]
+    lines: tuple[int, ...]
+    unusable: int = 0
+    tables: dict[str, Ints] = field(default_factory=dict)
+    columns: dict[str, Ints] = field(default_factory=dict)
+
+    def table(self, name: str) -> Ints:
+        """An attribute of each op, as a column over ``ops``."""
+        if name not in self.tables:
+            self.tables[name] = np.array([int(getattr(op, name)) for op in self.ops], np.int64)
+        return self.tables[name]
+
+    def column(self, name: str) -> Ints:
+        """An attribute of each event's op."""
+        if name not in self.columns:
+            self.columns[name] = self.table(name)[self.op]
+        return self.columns[name]
+
+
+def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> DeviceEvents:
+    """The events on a GPU's streams. Other lines (counters, overhead, what viewers derived) are not the device's.
+
+    ``join_to`` gives the module of a program id, None where the trace has none. Raises InputError where it is damaged.
+    """
+    table = _OpTable(plane, join_to)
+    starts, ends, ops, lines, correlations = [], [], [], [], []
+    ids: list[int] = []
+    unusable = 0
+    for line in plane.lines:
+        if not line.name.startswith(STREAM):
+            continue
+        columns = line.columns(_STATS)
+        usable = columns.usable
+        if not usable.all():
+            unusable += int((~usable).sum())
+        codes = table.codes(columns)
+        correlation = columns.stats["correlation_id"].integers()
+        if not usable.all():
+            codes, correlation = codes[usable], correlation[usable]
+        starts.append(columns.start_ps[usable] if not usable.all() else columns.start_ps)
+        ends.append(columns.end_ps[usable] if not usable.all() else columns.end_ps)
+        ops.append(codes)
+        correlations.append(correlation)
+        lines.append(np.full(len(codes), len(ids), np.int16))
+        ids.append(line.id)
+    none = np.zeros(0, np.int64)
+    start, end, correlation = (np.concatenate([none, *parts]) for parts in (starts, ends, correlations))
+    op = np.concatenate([none.astype(np.int32), *ops])
+    line_of = np.concatenate([none.astype(np.int16), *lines])
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end, op, line_of, correlation = (c[order] for c in (start, end, op, line_of, correlation))
+    return DeviceEvents(start, end, op, line_of, correlation, tuple(table.ops), tuple(ids), unusable)
+
+
+class _OpTable:
+    """Numbers the different kinds of events of a plane, and says once for each what it is."""
+
+    def __init__(self, plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> None:
+        self._join_to = join_to
+        self._names = {number: kind.name for number, kind in plane.events.items()}
+        self._classes = {number: _name_class(name) for number, name in self._names.items()}
+        self._numbers: dict[tuple[str, int, str, str], int] = {}
+        self.ops: list[Op] = []
+
+    def codes(self, columns: Columns) -> NDArray[np.int32]:
+        """The op of each event, as an index into ``ops``."""
+        hlo, hlo_names = labels(columns.stats["hlo_op"])
+        details, detail_names = labels(columns.stats["memcpy_details"])
+        program = columns.stats[PROGRAM_ID]
+        numbers, which = distinct(program.integers())
+        kinds, kind_of = distinct(columns.metadata_id)
+        classes = np.array([self._classes.get(kind, _PLAIN) for kind in kinds.tolist()], np.int64)
+        code = (hlo + 1) * len(numbers) + which
+        code = (code * (len(detail_names) + 1) + details + 1) * 4 + (classes[kind_of] if len(kinds) else 0)
+        _, index, inverse = distinct_rows(code)
+        own = np.zeros(len(index), np.int32)
+        for place, event in enumerate(index.tolist()):
+            op = hlo_names[hlo[event]] if hlo[event] >= 0 else ""
+            detail = detail_names[details[event]] if details[event] >= 0 else ""
+            name = self._names.get(int(columns.metadata_id[event]), "")
+            number = int(numbers[which[event]]) if program.present[event] else 0
+            own[place] = self._number(op, number, detail, name)
+        return own[inverse]
+
+    def _number(self, op: str, program: int, details: str, name: str) -> int:
+        key = (op, program, details, name if not op else str(_name_class(name)) + (name if details else ""))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.ops)
+            module = self._join_to(program) if program or op else None
+            self.ops.append(_op(op, program, details, name, module))
+        return self._numbers[key]
+
+
+def _name_class(name: str) -> int:
+    if name.startswith(("nccl", "ncclDevKernel", "rcclGeneric")):
+        return _NCCL
+    if name.startswith(GRAPH):
+        return _GRAPH
+    return _MEMCPY if name.startswith("Memcpy") else _PLAIN
+
+
+def _op(op: str, program: int, details: str, name: str, module: ProgramJoin | None) -> Op:
+    """What events are that name the instruction ``op``, copy as ``details`` says, and are called ``name``."""
+    copy = copy_kind(details, name) if details else None
+    is_graph = _name_class(name) == _GRAPH
+    joined = module.find(op) if module is not None and op and not is_graph else None
+    hidden = is_graph or (joined is None and op.startswith(COMMAND_BUFFER))
+    shown = op or name
+    size = copy.bytes if copy else 0
+    if joined is not None:
+        return _joined_op(joined, program, copy, name)
+    if copy is not None:
+        to_host = copy.direction == D2H
+        ours = bool(program and op) and copy.memory != "pageable"
+        kind = (TO_HOST if to_host else FROM_HOST) if ours else (APART_TO_HOST if to_host else APART_FROM_HOST)
+        return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph)
+    kind = COLLECTIVE if _name_class(name) == _NCCL else COMPUTE
+    return Op(kind, BY_MEMCPY if details else BY_NAME, program, -1, 0, size, shown, hidden, is_graph)
+
+
+def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -> Op:
+    kind, by, size, transfer = COMPUTE, BY_HLO, joined.bytes, 0
+    to_host = copy.direction == D2H if copy else joined.direction == D2H
+    if joined.kind == join.TRANSFER:
+        kind, transfer = (TO_HOST if joined.direction == D2H else FROM_HOST), joined.transfer
+        size = copy.bytes if copy else joined.bytes
+    elif joined.kind == join.HOST_COPY:
+        kind = HOST_COPY
+    elif joined.kind == join.COLLECTIVE:
+        kind = COLLECTIVE
+    elif copy is not None and (joined.kind in (join.CALLBACK, join.CONTROL) or joined.is_custom_call):
+        # what a foreign function copies is its own affair, and a loop's condition comes to the host too
+        kind, size = (APART_TO_HOST if to_host else APART_FROM_HOST), copy.bytes
+    elif joined.kind == join.CALLBACK:
+        kind = CALLBACK
+    elif copy is not None:
+        kind, by, size = (TO_HOST if to_host else FROM_HOST), BY_MEMCPY, copy.bytes
+    elif _name_class(name) == _NCCL:
+        kind, by = COLLECTIVE, BY_NAME
+    return Op(
+        kind, by, program, joined.rank, transfer, size, joined.name, asynchronous=joined.asynchronous, pair=joined.pair
+    )
+
+
+# ---- columns of texts and numbers
+
+
+def labels(column: StatColumn) -> tuple[Ints, tuple[str, ...]]:
+    """As ``StatColumn.labels``, without sorting: ids of names are small numbers."""
+    kinds = column.kinds
+    if not len(kinds) or not kinds.any():
+        return np.full(len(kinds), -1, np.int64), ()
+    is_ref = kinds == REF
+    if (is_ref | (kinds == 0)).all():
+        values, inverse = distinct(np.where(is_ref, column.bits, np.int64(-1)))
+        names = [column.names.get(value, "") if value != -1 else None for value in values.tolist()]
+        place = np.cumsum([name is not None for name in names]) - 1
+        codes = np.where([name is not None for name in names], place, -1)
+        return codes[inverse], tuple(name for name in names if name is not None)
+    return column.labels()
+
+
+def distinct(values: Ints) -> tuple[Ints, Ints]:
+    """As ``np.unique`` with the inverse; small numbers are not sorted."""
+    keys, _, inverse = distinct_rows(values, index=False)
+    return keys, inverse
+
+
+def distinct_rows(values: Ints, *, index: bool = True) -> tuple[Ints, Ints, Ints]:
+    """The different values, sorted; where each stands (some place, if ``index``); and which of them each element is."""
+    if not len(values):
+        return values, values, values
+    low, high = int(np.min(values)), int(np.max(values))
+    if low == high:
+        return values[:1], np.zeros(1, np.int64), np.zeros(len(values), np.int64)
+    if high - low >= _DENSE:
+        keys, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+        return keys, first, inverse
+    moved = values - low
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[moved] = True
+    keys = np.flatnonzero(seen)
+    place = np.zeros(len(seen), np.int64)
+    place[keys] = np.arange(len(keys))
+    inverse = place[moved]
+    first = np.zeros(len(keys), np.int64)
+    if index:
+        first[inverse] = np.arange(len(values))
+    return keys + low, first, inverse

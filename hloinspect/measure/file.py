@@ -1,0 +1,312 @@
+"""Measures one trace: one pure function from a file to what it comes to, so that many files can be measured apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hloinspect.errors import InputError
+from hloinspect.measure import events as kinds
+from hloinspect.measure import gpu, tpu
+from hloinspect.measure.events import BY, DeviceEvents, gpu_events
+from hloinspect.measure.host import Launches, step_marks
+from hloinspect.measure.join import ProgramJoin, first_of, join_of, module_name
+from hloinspect.measure.measured import CopiesApart, Gap, MeasuredDevice, MeasuredFile, ProgramSeen
+from hloinspect.measure.memcpy import ROCM, is_rocm
+from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.xplane import Plane, XSpace, embedded_modules, host_of, open_trace
+from hloinspect.xplane.embedded import PLANE as METADATA
+from hloinspect.xplane.embedded import program_id_of
+
+GPU, TPU = "/device:GPU:", "/device:TPU:"
+GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
+_NO_DEVICE = Gap(
+    f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
+    "profile the run on its accelerator, and start the profiler in the process that drives it",
+)
+_NO_PROGRAM = Gap(
+    "no event on the device names the program it is of",
+    "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
+)
+_NO_MODULE = Gap(
+    "the trace carries no module of its program, so no transfer and no wait can be told from other work",
+    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
+    "transfers",
+)
+
+
+class Joins:
+    """The modules of a trace, read and searched for transfers when they are first asked for."""
+
+    def __init__(self, space: XSpace) -> None:
+        self._path = space.path
+        self.protos = embedded_modules(space)
+        self._known: dict[int, ProgramJoin | None] = {}
+        self.failed: list[str] = []
+
+    def __call__(self, program: int) -> ProgramJoin | None:
+        if program not in self._known:
+            self._known[program] = None
+            proto = self.protos.get(program)
+            if proto is not None:
+                try:
+                    self._known[program] = join_of(proto, module_name(self._path, program))
+                except InputError as error:
+                    self.failed.append(str(error))
+        return self._known[program]
+
+
+def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
+    """What one trace comes to. Raises InputError for a file that is no trace, or a damaged one."""
+    space = open_trace(path)
+    return measure_space(space, on_progress)
+
+
+def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
+    """The same for a trace that is open."""
+    gpus = space.planes_of(GPU)
+    tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
+    gathered = _Gathered(space, on_progress or (lambda message: None))
+    if any(is_rocm(plane) for plane in gpus):
+        gathered.unknown.append(
+            Gap(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`")
+        )
+    elif gpus:
+        gathered.add_gpus(gpus)
+    elif tpus:
+        gathered.add_tpus(tpus)
+    return gathered.result("gpu" if gpus else "tpu" if tpus else "")
+
+
+class _Gathered:
+    """What has been found so far; a plane's events are let go once it has been measured."""
+
+    def __init__(self, space: XSpace, on_progress: Callable[[str], None]) -> None:
+        self.space = space
+        self.joins = Joins(space)
+        self.unknown: list[Gap] = []
+        self.limits: list[str] = []
+        self._progress = on_progress
+        self._device_type = ""
+        self._devices: list[MeasuredDevice] = []
+        self._times: Counter[int] = Counter()
+        self._runs: Counter[int] = Counter()
+        self._apart: Counter[tuple[str, str]] = Counter()
+        self._classified: Counter[str] = Counter()
+        self._hidden: Counter[str] = Counter()
+        self._graphs = 0
+        self._unattributed = 0
+        self._events = 0
+        self._unusable = 0
+        self._names = _program_names(space)
+
+    def add_gpus(self, planes: Sequence[Plane]) -> None:
+        marks, launches = step_marks(self.space), Launches(self.space)
+        for plane in planes:
+            if not plane.lines:
+                continue
+            self._progress(f"measuring {plane.name}")
+            found = gpu_events(plane, self.joins)
+            self._device_type = self._device_type or _text(plane, "gpu_device_name")
+            self._events += len(found.start_ps)
+            self._unusable += found.unusable
+            if not len(found.start_ps):
+                continue
+            self._count(found)
+            program = gpu.main_program(found, self.joins)
+            if program is None:
+                continue
+            most = plane.stats.get("memory_bandwidth")
+            device = gpu.measure_gpu(
+                *(plane.name, found, program, self.joins(program), marks, launches),
+                float(most) if isinstance(most, (int, float)) else 0.0,
+            )
+            if device is not None:
+                self._devices.append(device)
+
+    def _count(self, found: DeviceEvents) -> None:
+        """Adds up what the device did, by program and by what told it."""
+        duration = found.end_ps - found.start_ps
+        by_op = np.zeros(len(found.ops), np.int64)
+        np.add.at(by_op, found.op, duration)
+        number = np.bincount(found.op, minlength=len(found.ops))
+        rarest: dict[int, int] = {}
+        for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
+            self._classified[BY[op.by]] += time
+            if op.program:
+                self._times[op.program] += time
+                rarest[op.program] = min(count, rarest.get(op.program, count))
+            if op.is_hidden:
+                self._hidden[op.name] += count
+                self._graphs += count if op.is_graph else 0
+            direction = {kinds.APART_TO_HOST: D2H, kinds.APART_FROM_HOST: H2D}.get(op.kind)
+            if direction:
+                self._apart[direction, "count"] += count
+                self._apart[direction, "bytes"] += op.bytes * count
+                self._apart[direction, "ps"] += time
+                self._apart[direction, "callbacks"] += count if op.rank >= 0 else 0
+            if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
+                self._unattributed += time
+        for program, count in rarest.items():
+            self._runs[program] = max(self._runs[program], count)
+
+    def add_tpus(self, planes: Sequence[Plane]) -> None:
+        for plane in planes:
+            self._progress(f"measuring {plane.name}")
+            trace = tpu.tpu_trace(plane, self.joins)
+            self._device_type = self._device_type or _text(plane, "device_type_string")
+            if trace is None:
+                continue
+            self._events += len(trace.start_ps)
+            self._unusable += trace.unusable
+            time = trace.run_end - trace.run_begin
+            for number in np.unique(trace.run_program).tolist():
+                own = trace.run_program == number
+                self._times[number] += int(time[own].sum())
+                self._runs[number] = max(self._runs[number], int(own.sum()))
+                self._names.setdefault(number, trace.run_name.get(number, ""))
+            by_op = np.zeros(len(trace.ops), np.int64)
+            np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
+            for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
+                self._classified[BY[op.by]] += spent if op.kind != kinds.IGNORED else 0
+                if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
+                    self._unattributed += spent
+            program = tpu.main_program(trace, self.joins)
+            if program is not None:
+                device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
+                self._devices += [device] if device is not None else []
+
+    # ---- the result
+
+    def result(self, platform: str) -> MeasuredFile:
+        program = self._main_program()
+        devices = [device for device in self._devices if device.program == program]
+        if len(devices) < len(self._devices):
+            others = [device.name for device in self._devices if device.program != program]
+            self.limits.append(f"{first_of(others)} ran another program most of the time and is not in the figures")
+        self._judge(platform, program, devices)
+        return MeasuredFile(
+            path=self.space.path,
+            host=self.space.hostnames[0] if self.space.hostnames else host_of(Path(self.space.path)),
+            platform=platform,
+            device_type=self._device_type,
+            program=program,
+            module=self.joins.protos.get(program) if program is not None else None,
+            devices=tuple(devices),
+            programs=self._programs(),
+            apart=tuple(
+                CopiesApart(d, *(self._apart[d, what] for what in ("count", "bytes", "ps", "callbacks")))
+                for d in (D2H, H2D)
+                if self._apart[d, "count"]
+            ),
+            classified_ps=dict(self._classified),
+            hidden_events=sum(self._hidden.values()),
+            hidden_ops=tuple(sorted(self._hidden)),
+            graph_blocks=self._graphs,
+            unattributed_ps=self._unattributed,
+            versions=_versions(self.space),
+            events=self._events,
+            limits=tuple(self.limits),
+            unknown=tuple(self.unknown),
+        )
+
+    def _main_program(self) -> int | None:
+        counts: Counter[int] = Counter()
+        for device in self._devices:
+            counts[device.program] += int(device.figures["time_ps"].sum()) + 1
+        return max(counts, key=lambda number: (counts[number], -number), default=None)
+
+    def _programs(self) -> tuple[ProgramSeen, ...]:
+        found = []
+        for number, time in self._times.most_common():
+            joined = self.joins(number)
+            transfers = len(joined.offload.transfers) if joined else None
+            name = joined.module.name if joined else self._names.get(number, "")
+            found.append(ProgramSeen(number, name, self._runs[number], time, transfers))
+        return tuple(found)
+
+    def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
+        """What the trace does not tell."""
+        self.limits += self.joins.failed
+        notes: dict[str, list[str]] = {}
+        for device in devices:
+            for note in device.notes:
+                notes.setdefault(note, []).append(device.name.removeprefix("/device:"))
+        self.limits += [f"{first_of(names)}: {note}" for note, names in notes.items()]
+        if self.space.capped:
+            self.limits.append("a Chrome trace holds at most a million events, and no module: read the .xplane.pb")
+        if self._unusable:
+            self.limits.append(
+                f"{self._unusable:,} events have no time of their own (gpu_aggregated_tracing) and are left out"
+            )
+        said = [" ".join(text.split()) for text in (*self.space.errors, *self.space.warnings)]
+        if said:
+            reason = f"the profiler says: {said[0]}" + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")
+            self.unknown.append(Gap(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
+        if any(gap.reason == ROCM for gap in self.unknown):
+            return
+        if not self._events:
+            self.unknown.append(_NO_DEVICE)
+        elif program is None or not devices:
+            self.unknown.append(_NO_PROGRAM)
+        else:
+            self._judge_steps(platform, program, devices)
+
+    def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
+        joined = self.joins(program)
+        if joined is None and (platform == "gpu" or self._unattributed):
+            self.unknown.append(_NO_MODULE)
+        if not any(device.clean.any() for device in devices):
+            seen = sum(len(device.numbers) for device in devices)
+            reasons = Counter(reason for device in devices for reason in device.set_aside)
+            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
+            self.unknown.append(Gap(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good"))
+        if not all(device.launches_known for device in devices):
+            self.limits.append(
+                "the trace does not say when operations were launched (no host plane, or dropped events): what "
+                "the host was late for counts as waiting for a transfer"
+            )
+        if self._graphs:
+            self.unknown.append(
+                Gap(
+                    f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
+                    GRAPHS_OFF,
+                )
+            )
+        elif self._hidden:
+            self.limits.append(
+                f"{sum(self._hidden.values()):,} events are in command buffers ({first_of(sorted(self._hidden), 2)}) "
+                f"and do not name their instruction: totals hold, but waits and copies in them cannot be told apart; "
+                f"{GRAPHS_OFF} shows them"
+            )
+
+
+def _program_names(space: XSpace) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for plane in space.planes:
+        if plane.name == METADATA:
+            for kind in plane.events.values():
+                number = program_id_of(kind)
+                if number is not None:
+                    names[number] = kind.name.partition("(")[0]
+    return names
+
+
+def _versions(space: XSpace) -> Mapping[str, str]:
+    """``jax_version`` and ``jaxlib_version``, which JAX writes since 0.9."""
+    found = {}
+    for plane in space.planes:
+        if plane.name == METADATA:
+            for key in ("jax", "jaxlib"):
+                value = plane.stats.get(f"{key}_version")
+                if isinstance(value, str):
+                    found[key] = value
+    return found
+
+
+def _text(plane: Plane, stat: str) -> str:
+    value = plane.stats.get(stat)
+    return value if isinstance(value, str) else ""

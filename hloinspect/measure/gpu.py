@@ -1,0 +1,301 @@
+"""The steps of one GPU. CUPTI times what ran on each stream; that a stream waited shows only as idle time of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloinspect.measure import events as kinds
+from hloinspect.measure.events import DeviceEvents
+from hloinspect.measure.join import ProgramJoin
+from hloinspect.measure.measured import MeasuredDevice
+from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, figures, transfer_figures
+from hloinspect.measure.runs import StepMarks, runs_on
+from hloinspect.measure.spans import Ints, Spans, union
+from hloinspect.measure.steps import (
+    IMPOSSIBLE,
+    UNANNOTATED,
+    WARM_UP,
+    Runs,
+    edge_reason,
+    unusual,
+    warm_up,
+)
+from hloinspect.measure.typical import Work, typical_step
+from hloinspect.measure.waits import LaunchTimes, Stream, charge_waits, done_table
+
+Flags = NDArray[np.bool_]
+_FAR = np.int64(1) << np.int64(60)
+_APART = (kinds.APART_TO_HOST, kinds.APART_FROM_HOST)
+MANY = 0.8
+"""Step annotations are followed if so many of them have the same number of runs in them."""
+
+
+def main_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
+    """The program that took the most of the device's time: among those with host transfers if there are any."""
+    program = found.column("program")
+    duration = found.end_ps - found.start_ps
+    times = {
+        int(number): int(duration[program == number].sum()) for number in np.unique(program).tolist() if number != 0
+    }
+    with_transfers = [n for n in times if (joined := joins(n)) is not None and joined.offload.transfers]
+    candidates = with_transfers or list(times)
+    return max(candidates, key=lambda number: (times[number], -number), default=None)
+
+
+def measure_gpu(
+    name: str,
+    found: DeviceEvents,
+    program: int,
+    joined: ProgramJoin | None,
+    marks: StepMarks | None,
+    launched: LaunchTimes,
+    most_bytes_per_s: float,
+) -> MeasuredDevice | None:
+    """The steps of ``program`` on one GPU; None where none of its operations is on a stream."""
+    own = found.column("program") == program
+    main = _main_stream(found, own)
+    if main is None:
+        return None
+    on_main = np.flatnonzero(own[main.event])
+    places, runs, notes = runs_on(found, main, on_main, joined.loops if joined else (), marks, launched)
+    run = _run_of(found, own, main, places, runs, joined)
+    if runs.mark is not None and marks is not None:
+        run = _run_by_mark(found, own, run, runs.mark, marks.around(launched(found.correlation[own])))
+    step_of_run, numbers, aside, said = _steps(main, places, runs, marks, launched, found)
+    notes += said
+    step = np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
+    begin, end = _windows(found, step, len(numbers))
+    windows = (begin, end) if len(numbers) == len(runs) else _windows(found, run, max(len(runs), 1))
+    moving = np.flatnonzero(np.isin(found.column("kind"), kinds.MOVES))
+    waits = charge_waits(found, main, run, windows, joined, launched)
+    moves = _moves(found, moving, step, waits.wait_ps[moving])
+    busy = _busy(found)
+    columns = figures(begin, end, busy, moves, _by_step(waits.host_bound_ps, step_of_run, len(numbers)))
+    reasons, details = _set_aside(found, step, columns["time_ps"], joined, most_bytes_per_s, aside)
+    clean = np.array([not reason for reason in reasons], np.bool_)
+    return MeasuredDevice(
+        name=name,
+        platform="gpu",
+        program=program,
+        numbers=numbers,
+        start_ps=begin,
+        end_ps=end,
+        figures=columns,
+        transfers=transfer_figures(len(numbers), busy, moves, None),
+        set_aside=reasons,
+        details=details,
+        notes=tuple(notes),
+        launches_known=waits.launches_known,
+        typical=typical_step(name, columns["time_ps"], clean, begin, end, _work(found, main), moves),
+    )
+
+
+# ---- the main stream and the runs
+
+
+def _main_stream(found: DeviceEvents, own: Flags) -> Stream | None:
+    """The stream with the most work of the program."""
+    work = own & (found.column("kind") == kinds.COMPUTE)
+    if not work.any():
+        work = own
+    if not work.any():
+        return None
+    time = np.zeros(len(found.lines), np.int64)
+    np.add.at(time, found.line[work], found.end_ps[work] - found.start_ps[work] + 1)
+    event = np.flatnonzero(found.line == int(np.argmax(time)))
+    start, end = found.start_ps[event], found.end_ps[event]
+    rank = found.column("rank")[event]
+    return Stream(event, start, end, np.maximum.accumulate(end), own[event] & (rank >= 0), rank)
+
+
+def _run_of(
+    found: DeviceEvents, own: Flags, main: Stream, places: Ints, runs: Runs, joined: ProgramJoin | None
+) -> Ints:
+    """The run of every event of the program, -1 for others and for those before the first.
+
+    By time: what begins after a run's first operation on the main stream is of it. What begins between the last
+    operation of one run and the first of the next may be of either: of the next if the schedule has it ahead of that
+    operation, or has the transfer's dones ahead of the last one; or, where it is no transfer, if it is nearer to the
+    schedule's begin.
+    """
+    run = np.full(len(found.start_ps), -1, np.int64)
+    if not len(runs):
+        run[own] = 0
+        return run
+    first, last = places[runs.first], places[runs.last]
+    begins, ends = main.start_ps[first], main.end_ps[last]
+    index = np.searchsorted(begins, found.start_ps[own], side="right") - 1
+    before, behind = np.maximum(index, 0), np.minimum(index + 1, len(first) - 1)
+    between = (behind > index) & ((index < 0) | (found.start_ps[own] >= ends[before]))
+    place = np.flatnonzero(between)
+    op = found.op[own][place]
+    rank, low, high = found.table("rank")[op], main.rank[first][behind[place]], main.rank[last][before[place]]
+    pair = np.where(found.table("transfer") > 0, found.table("pair"), 0)
+    awaited = done_table(joined, pair[op]).max(axis=1, initial=-1)
+    nearer = np.where(awaited >= 0, awaited <= high, rank - low < high - rank)
+    ahead = (rank >= 0) & ((rank < low) | (nearer & (index[place] >= 0)))
+    index[place[ahead]] += 1
+    run[own] = index if main.ranked.any() else np.maximum(index, 0)
+    return run
+
+
+def _run_by_mark(found: DeviceEvents, own: Flags, run: Ints, of_run: Ints, mark: Ints) -> Ints:
+    """The run of every event by the step annotation in which it was launched, where that is known."""
+    place = np.minimum(np.searchsorted(of_run, mark), len(of_run) - 1)
+    by_mark = np.full(len(found.start_ps), -1, np.int64)
+    by_mark[own] = np.where(of_run[place] == mark, place, -1)
+    return np.where(by_mark >= 0, by_mark, run)
+
+
+def _steps(
+    main: Stream,
+    places: Ints,
+    runs: Runs,
+    marks: StepMarks | None,
+    launched: LaunchTimes,
+    found: DeviceEvents,
+) -> tuple[Ints, Ints, dict[int, str], list[str]]:
+    """The step of each run, the numbers of the steps, steps to set aside, and what to note."""
+    count = max(len(runs), 1)
+    one_each = np.arange(count)
+    if marks is None or not len(marks.number) or not len(runs):
+        return one_each, one_each, {}, []
+    if len(marks.number) == count:
+        return one_each, marks.number, {}, []
+    times = launched(found.correlation[main.event[places[runs.first]]])
+    mark = marks.around(times)
+    inside = mark >= 0
+    held = np.bincount(mark[inside], minlength=len(marks.number))
+    held = held[held > 0]
+    if not len(held) or int(np.max(np.bincount(held))) < MANY * len(held):
+        return (
+            one_each,
+            one_each,
+            {},
+            ["step annotations were not followed: they do not hold the runs evenly"],
+        )
+    group = np.where(inside, mark, -1 - np.arange(count))
+    new = np.concatenate(([True], group[1:] != group[:-1]))
+    step = np.cumsum(new) - 1
+    firsts = np.flatnonzero(new)
+    outside = {int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]}
+    numbers = np.where(inside[firsts], marks.number[np.maximum(mark[firsts], 0)], -1)
+    return step, numbers, outside, []
+
+
+def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
+    """From the first to the last event of each step."""
+    own = np.flatnonzero(step >= 0)
+    begin, end = np.full(steps, _FAR, np.int64), np.full(steps, -_FAR, np.int64)
+    begin[step[own][::-1]] = found.start_ps[own][::-1]  # sorted: the earliest is written last
+    np.maximum.at(end, step[own], found.end_ps[own])
+    begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is an empty one
+    end[:-1] = np.minimum(end[:-1], begin[1:])
+    return begin, np.maximum(end, begin)
+
+
+def _by_step(of_run: Ints, step_of_run: Ints, steps: int) -> Ints:
+    total = np.zeros(steps, np.int64)
+    np.add.at(total, step_of_run, of_run)
+    return total
+
+
+# ---- what runs
+
+
+def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints) -> Moves:
+    kind = found.column("kind")[moving]
+    direction = np.where(kind == kinds.TO_HOST, TO_HOST, np.where(kind == kinds.FROM_HOST, FROM_HOST, BOTH))
+    return Moves(
+        start_ps=found.start_ps[moving],
+        end_ps=found.end_ps[moving],
+        transfer=found.column("transfer")[moving],
+        direction=direction,
+        step=step[moving],
+        bytes=found.column("bytes")[moving],
+        wait_ps=waits,
+    )
+
+
+def _busy(found: DeviceEvents) -> Busy:
+    kind = found.column("kind")
+
+    def spans(*wanted: int) -> Spans:
+        chosen = np.isin(kind, wanted) if len(wanted) > 1 else kind == wanted[0]
+        return union(found.start_ps[chosen], found.end_ps[chosen])
+
+    return Busy(spans(kinds.COMPUTE), spans(kinds.COLLECTIVE), spans(*_APART))
+
+
+def _work(found: DeviceEvents, main: Stream) -> Work:
+    kind = found.column("kind")
+    chosen = np.flatnonzero((kind == kinds.COMPUTE) | (kind == kinds.COLLECTIVE))
+    return Work(
+        start_ps=found.start_ps[chosen],
+        end_ps=found.end_ps[chosen],
+        is_collective=kind[chosen] == kinds.COLLECTIVE,
+        is_main=found.line[chosen] == found.line[main.event[0]],
+        name=found.op[chosen].astype(np.int64),
+        names=[op.name for op in found.ops],
+    )
+
+
+# ---- which steps count
+
+
+def _set_aside(
+    found: DeviceEvents,
+    step: Ints,
+    time_ps: Ints,
+    joined: ProgramJoin | None,
+    most_bytes_per_s: float,
+    aside: dict[int, str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The reason for which each step does not count, "" for those that do; and what was seen."""
+    count = len(time_ps)
+    reasons, details = [aside.get(number, "") for number in range(count)], [""] * count
+    inside = np.flatnonzero(step >= 0)
+    fixed = inside[_is_fixed(found, joined)[found.op[inside]]]
+    wrong, _, expected = unusual(step[fixed], found.op[fixed].astype(np.int64), count, len(found.ops))
+    for number in np.flatnonzero(wrong).tolist():
+        these = found.op[fixed[step[fixed] == number]]
+        seen = np.bincount(these, minlength=len(found.ops))
+        first, last = _missing_ends(seen, expected, found.table("rank"))
+        reasons[number] = reasons[number] or edge_reason(number, count, first, last)
+        odd = np.flatnonzero(seen != expected)
+        details[number] = ", ".join(
+            f"{found.ops[op].name}: {seen[op]} of {expected[op]}" for op in odd[:3].tolist()
+        ) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
+    size = found.column("bytes")[inside]
+    fast = inside[size * 1e12 > most_bytes_per_s * np.maximum(found.end_ps[inside] - found.start_ps[inside], 1)]
+    copied = fast[np.isin(found.column("kind")[fast], kinds.MOVES)] if most_bytes_per_s else fast[:0]
+    for number in np.unique(step[copied]).tolist():
+        reasons[number] = reasons[number] or IMPOSSIBLE
+        details[number] = details[number] or "a copy faster than the device's own memory"
+    if count and not reasons[0] and warm_up(time_ps, np.array([not reason for reason in reasons])):
+        reasons[0] = WARM_UP
+        details[0] = f"{time_ps[0] / float(np.median(time_ps[1:])):.1f} times the median"
+    return tuple(reasons), tuple(details)
+
+
+def _is_fixed(found: DeviceEvents, joined: ProgramJoin | None) -> Flags:
+    """Which ops run equally often in every step: not those in a branch, or in a loop whose turns the module does not
+    tell."""
+    fixed = np.ones(len(found.ops), np.bool_)
+    if joined is not None:
+        free = joined.data_dependent
+        for number, op in enumerate(found.ops):
+            fixed[number] = not any(first <= op.rank <= last for first, last in free)
+    return fixed
+
+
+def _missing_ends(seen: Ints, expected: Ints, rank: Ints) -> tuple[bool, bool]:
+    """Whether the ops that the schedule has first, or last, are among those that are missing."""
+    known = np.flatnonzero((expected > 0) & (rank >= 0))
+    if not len(known):
+        return True, True
+    first, last = known[np.argmin(rank[known])], known[np.argmax(rank[known])]
+    return bool(seen[first] < expected[first]), bool(seen[last] < expected[last])

@@ -1,0 +1,279 @@
+"""From an event's ``hlo_op`` to what the instruction is: by the module in the trace, climbing out of fusions and async
+computations to the instruction that the runtime executes.
+
+Names are unique in a module (hlo_instruction.cc, ``UniquifyName``), so a name is enough. A slice's copy names the hero
+inside the fusion inside the async computation (docs/trace.md); what counts is the start that began it all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from hloinspect.errors import InputError
+from hloinspect.hlo.load import load_module_bytes
+from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.offload.pairs import Key
+from hloinspect.offload.program import CONTROL_FLOW
+from hloinspect.offload.transfers import Offload, find_offload
+from hloinspect.predict.collective import COLLECTIVES, MAX_WRAPPING
+
+COMPUTE, COLLECTIVE, TRANSFER, HOST_COPY, CONTROL, CALLBACK = (
+    "compute",
+    "collective",
+    "transfer",
+    "host copy",
+    "control",
+    "callback",
+)
+START, DONE, WHOLE = "start", "done", "whole"
+MAX_CLIMB = 64
+_SMALL = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What an instruction is. ``name`` is the one that the runtime executes, ``rank`` its place in the schedule of the
+    whole program (-1 where it has none); ``role`` is that of an async pair's half, and
+    ``pair`` tells which: starts that share a context around a loop have one number, 0 is none."""
+
+    kind: str
+    name: str
+    rank: int
+    role: str = WHOLE
+    transfer: int = 0
+    direction: str = ""
+    bytes: int = 0
+    asynchronous: bool = False
+    pair: int = 0
+    is_custom_call: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A while: the ranks of its condition and body, ``[first, last]``, and how often its body runs in a step (0 where
+    the module does not tell)."""
+
+    first: int
+    last: int
+    turns: int
+
+
+class ProgramJoin:
+    """A module as what events are joined to."""
+
+    def __init__(self, offload: Offload) -> None:
+        self.offload = offload
+        self.module: Module = offload.program.module
+        self._executed = offload.program.computations()
+        self._transfers = {(t.computation, t.start): t for t in offload.transfers}
+        self._copies = {(copy.computation, copy.instruction): copy for copy in offload.host_copies}
+        self._events = {(event.computation, event.instruction) for event in offload.host_events}
+        self._pairs = offload.pairs
+        self._numbers = {key: number for number, key in enumerate(dict.fromkeys(self._pairs.start_keys.values()), 1)}
+        self._dones = self._transfers_by_done()
+        self._done_ranks: dict[int, tuple[int, ...]] | None = None
+        self._known: dict[str, Joined | None] = {}
+        self._homes: dict[str, tuple[Computation, int]] | None = None
+        self._callers: dict[str, tuple[Computation, int]] | None = None
+        self._first, self._sites, self.loops = _layout(offload)
+
+    def _transfers_by_done(self) -> dict[Key, int]:
+        """The transfer that each done waits for: of several starts that share a context around a loop, the first."""
+        first: dict[Key, int] = {}
+        for transfer in self.offload.transfers:
+            key = self._pairs.start_keys.get((transfer.computation, transfer.start))
+            if key is not None:
+                first.setdefault(key, transfer.id)
+        return {done: first[key] for done, key in self._pairs.done_keys.items() if key in first}
+
+    def rank(self, computation: str, index: int) -> int:
+        """The place of an instruction in the schedule of the whole program, loops and calls written out once."""
+        first = self._first.get(computation)
+        if first is None:
+            return -1
+        places, moved = self._sites[computation]
+        return first + index + moved[bisect_left(places, index)]
+
+    @property
+    def data_dependent(self) -> tuple[tuple[int, int], ...]:
+        """Stretches of the schedule, by rank, that do not run equally often in every step: branches, and loops whose
+        turns the module does not tell."""
+        branches = [
+            (self._first[name], self._first[name] + len(self.module.computations[name]) - 1)
+            for name in self.offload.program.conditional
+            if name in self._first
+        ]
+        return (*branches, *((loop.first, loop.last) for loop in self.loops if not loop.turns))
+
+    def done_ranks(self, pair: int) -> tuple[int, ...]:
+        """Where the program waits for what a pair's start began, in order; empty for 0."""
+        if self._done_ranks is None:
+            found: dict[int, list[int]] = {}
+            for (computation, name), key in self._pairs.done_keys.items():
+                index = self.module.computations[computation].position(name)
+                if index is not None and key in self._numbers:
+                    found.setdefault(self._numbers[key], []).append(self.rank(computation, index))
+            self._done_ranks = {number: tuple(sorted(ranks)) for number, ranks in found.items()}
+        return self._done_ranks.get(pair, ())
+
+    def find(self, name: str) -> Joined | None:
+        """What the instruction of that name is; None where the module has none."""
+        if name not in self._known:
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def _find(self, name: str) -> Joined | None:
+        for computation in self._executed:
+            index = computation.position(name)
+            if index is not None:
+                return self._classify(computation, computation.instruction(index))
+        home = self._all_homes().get(name)
+        for _ in range(MAX_CLIMB):
+            if home is None:
+                return None
+            computation, index = home
+            if computation.name in self._first:
+                return self._classify(computation, computation.instruction(index))
+            home = self._all_callers().get(computation.name)
+        return None
+
+    def _all_homes(self) -> Mapping[str, tuple[Computation, int]]:
+        if self._homes is None:
+            self._homes = {
+                instruction.name: (computation, instruction.index)
+                for computation in self.module.computations.values()
+                if computation.name not in self._first
+                for instruction in computation
+            }
+        return self._homes
+
+    def _all_callers(self) -> Mapping[str, tuple[Computation, int]]:
+        if self._callers is None:
+            self._callers = {}
+            for computation in self.module.computations.values():
+                for instruction in computation:
+                    for callee in instruction.called_names:
+                        self._callers.setdefault(callee, (computation, instruction.index))
+        return self._callers
+
+    def _classify(self, computation: Computation, instruction: Instruction) -> Joined:
+        key = (computation.name, instruction.name)
+        rank = self.rank(computation.name, instruction.index)
+        role = START if instruction.start_of else DONE if instruction.done_of else WHOLE
+        halves = self._pairs.done_keys if role == DONE else self._pairs.start_keys
+        pair = self._numbers.get(halves.get(key, ("", "")), 0)
+        transfer = self._transfers.get(key)
+        if transfer is None and key in self._dones:
+            transfer = self.offload.transfers[self._dones[key] - 1]
+        if transfer is not None:
+            role = role if transfer.asynchronous else WHOLE
+            return Joined(
+                *(TRANSFER, instruction.name, rank, role, transfer.id, transfer.direction, transfer.bytes),
+                asynchronous=transfer.asynchronous,
+                pair=pair,
+            )
+        if key in self._copies:
+            return Joined(HOST_COPY, instruction.name, rank, role, bytes=self._copies[key].bytes, pair=pair)
+        if key in self._events:
+            return Joined(CALLBACK, instruction.name, rank, role, pair=pair)
+        if instruction.opcode in CONTROL_FLOW:
+            return Joined(CONTROL, instruction.name, rank, role)
+        kind = COLLECTIVE if _is_collective(self.module, computation, instruction) else COMPUTE
+        return Joined(kind, instruction.name, rank, role, pair=pair, is_custom_call=instruction.opcode == "custom-call")
+
+
+def _is_collective(module: Module, computation: Computation, instruction: Instruction) -> bool:
+    """Whether it is a collective, or a half of one, or an async start or done around one."""
+    if instruction.done_of and instruction.operands:
+        if instruction.done_of in COLLECTIVES:
+            return True
+        begun, _ = module.resolve(computation, instruction.operands[0])
+        for _ in range(MAX_WRAPPING):
+            if begun is None or begun.start_of or not begun.opcode.endswith("-update") or not begun.operands:
+                break
+            begun, _ = module.resolve(computation, begun.operands[0])
+        if begun is None or not begun.start_of:
+            return False
+        instruction = begun
+    opcode, source = instruction.start_of or instruction.opcode, instruction
+    for _ in range(MAX_WRAPPING):
+        if opcode in COLLECTIVES or opcode not in ("async", "call"):
+            break
+        body = module.computations.get(next(iter(source.called_names), ""))
+        if body is None:
+            break
+        source, opcode = body.root, body.root.opcode
+    return opcode in COLLECTIVES
+
+
+def _layout(
+    offload: Offload,
+) -> tuple[dict[str, int], dict[str, tuple[list[int], list[int]]], tuple[Loop, ...]]:
+    """The rank of each executed computation's first instruction; where it calls others, and by how much those before
+    each call, and all, move what is behind them; and the loops. A computation that is called from several places stands
+    at the first."""
+    program = offload.program
+    sites: dict[str, list[tuple[int, str]]] = {name: [] for name in program.order}
+    for site in program.call_sites:
+        sites[site.caller].append((site.index, site.callee))
+    size: dict[str, int] = {}
+    for name in reversed(program.order):
+        own = dict.fromkeys(sites[name])
+        size[name] = len(program.module.computations[name]) + sum(size[callee] for _, callee in own)
+    first = {program.order[0]: 0} if program.order else {}
+    moved: dict[str, tuple[list[int], list[int]]] = {name: ([], [0]) for name in program.order}
+    unknown = frozenset(program.unknown_trip_counts)
+    loops = []
+    for name in program.order:
+        inserted = 0
+        computation = program.module.computations[name]
+        by_site: dict[int, list[str]] = {}
+        for index, callee in dict.fromkeys(sites[name]):
+            by_site.setdefault(index, []).append(callee)
+        for index in sorted(by_site):
+            begin = first[name] + index + inserted + 1
+            callees = sorted(by_site[index], key=lambda callee: _body_last(computation.instruction(index), callee))
+            for callee in callees:
+                first.setdefault(callee, first[name] + index + inserted + 1)
+                inserted += size[callee]
+                moved[name][0].append(index)
+                moved[name][1].append(inserted)
+            instruction = computation.instruction(index)
+            if instruction.opcode == "while":
+                body = next(iter(instruction.called.get("body", ())), "")
+                known = instruction.name not in unknown
+                turns = program.executions.get(body, 0) if known else 0
+                loops.append(Loop(begin, first[name] + index + inserted, turns))
+    return first, moved, tuple(loops)
+
+
+def _body_last(instruction: Instruction, callee: str) -> int:
+    """A while's condition runs before its body."""
+    return int(callee in instruction.called.get("body", ()))
+
+
+def module_name(path: str, program: int) -> str:
+    """What errors call the module of a program in a trace."""
+    return f"{path}: program {program}"
+
+
+@lru_cache(maxsize=2)
+def join_of(proto: bytes, name: str) -> ProgramJoin:
+    """The module to join to; the last ones are kept, as measuring and reporting both need the step's.
+
+    Raises InputError, which begins with ``name``, where it cannot be read or followed.
+    """
+    try:
+        return ProgramJoin(find_offload(load_module_bytes(proto, name)))
+    except RecursionError:
+        raise InputError(f"{name}: its module is nested too deeply") from None
+
+
+def first_of(names: Iterable[str], count: int = 3) -> str:
+    """Some of many names, for a sentence."""
+    every = list(names)
+    more = f" and {len(every) - count} more" if len(every) > count else ""
+    return ", ".join(every[:count]) + more

@@ -1,0 +1,213 @@
+"""What one trace comes to: for each device its steps, and in each step every transfer. Small, and picklable.
+
+The words, on every platform (docs/trace.md has them for users):
+
+* **Window of a step.** TPU: the event on ``XLA Modules``. GPU: from the first to the last event of one run of the
+  program, or of the runs in one step annotation. The time between steps belongs to none.
+* **Compute** is all that the device does within its own memory: kernels, memsets, copies within device memory, a TPU's
+  prefetches. Of any program. **Collectives** and **transfers** (of the step's program) are told by the module first.
+* **compute + collective_exposed + exposed + idle = time**, to the picosecond. Each is a union over all streams:
+  compute; collectives without compute; transfers without either; and the complement of all three. Copies that no
+  instruction of the program makes (``device_put``, callbacks) are in none of them: where nothing else runs, that time
+  is idle.
+* **Stall, TPU**: duration of the transfers' dones on ``XLA Ops``. A transfer's **duration** is then its *window*, from
+  start to the end of its done: a TPU's trace does not say when a copy moves.
+* **Stall, GPU**: a gap ``[g0, g1)`` of the main stream (the stream with the most work of the program) belongs to what
+  ended within it and has its done between the operations around it. In the order of the dones each is charged the time
+  from ``g0``, or the end of those before it, to its own end; only transfers are charged, a collective or a slice takes
+  its part and is nobody's wait. They are charged only if the host had launched the operation at ``g1`` (the end of its
+  launch event, by correlation id) by the time that the last of them ended; else the whole gap is **host_bound**. After
+  the last operation of a run there is nothing to launch. A transfer on the main stream is waited for as it lasts.
+* **Cover** of a transfer: how much of its duration compute or collectives run, on whatever stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from hloinspect.measure.typical import TypicalStep
+
+Ints = NDArray[np.int64]
+
+FIGURES = (
+    *("time_ps", "compute_ps", "collective_ps", "collective_exposed_ps", "exposed_d2h_ps", "exposed_h2d_ps"),
+    *("exposed_ps", "idle_ps", "stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"),
+    *("busy_d2h_ps", "busy_h2d_ps", "apart_ps"),
+)
+"""The columns of a device: one figure a step, in ps. ``busy`` are unions by direction, ``apart`` copies that are no
+offload."""
+
+TRANSFER_FIGURES = (
+    *("events", "bytes", "duration_ps", "cover_ps", "wait_ps"),
+    *("alone_bytes", "alone_ps", "together_bytes", "together_ps"),
+)
+"""The columns of a transfer: one figure a step, all runs of it in the step together. ``alone`` are the runs beside
+which the other direction was off (for at most 2 % of their time), ``together`` those where it was on for half or more;
+on a TPU only runs whose window no other transfer shares count as alone, and none as together."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFigures:
+    """One transfer in one step: all its runs together, times in ps."""
+
+    events: int
+    bytes: int
+    duration_ps: int
+    cover_ps: int
+    wait_ps: int
+
+    @property
+    def exposed_ps(self) -> int:
+        """Time in which it ran and neither compute nor a collective did."""
+        return self.duration_ps - self.cover_ps
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """One step on one device, times in ps. ``set_aside`` is why it does not count, "" if it does.
+
+    ``number`` counts the steps seen on the device from 0, or is the annotation's ``step_num``.
+    """
+
+    number: int
+    start_ps: int
+    end_ps: int
+    set_aside: str
+    time_ps: int
+    compute_ps: int
+    collective_ps: int
+    collective_exposed_ps: int
+    exposed_d2h_ps: int
+    exposed_h2d_ps: int
+    exposed_ps: int
+    idle_ps: int
+    stall_ps: int
+    stall_d2h_ps: int
+    stall_h2d_ps: int
+    host_bound_ps: int
+    busy_d2h_ps: int
+    busy_h2d_ps: int
+    apart_ps: int
+    transfers: Mapping[int, TransferFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDevice:
+    """The steps of one program on one device, as columns with one element a step, in order of time.
+
+    ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
+    ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
+    ``typical`` is the step that counts and is nearest the median.
+    """
+
+    name: str
+    platform: str  # "gpu" | "tpu"
+    program: int
+    numbers: Ints
+    start_ps: Ints
+    end_ps: Ints
+    figures: Mapping[str, Ints]
+    transfers: Mapping[int, Mapping[str, Ints]]
+    set_aside: tuple[str, ...]
+    details: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    launches_known: bool = True
+    typical: TypicalStep | None = None
+
+    @property
+    def clean(self) -> NDArray[np.bool_]:
+        """Which steps count."""
+        return np.array([not reason for reason in self.set_aside], np.bool_)
+
+    @property
+    def steps(self) -> Iterator[StepFigures]:
+        """The same, a step at a time."""
+        for index in range(len(self.numbers)):
+            yield StepFigures(
+                number=int(self.numbers[index]),
+                start_ps=int(self.start_ps[index]),
+                end_ps=int(self.end_ps[index]),
+                set_aside=self.set_aside[index],
+                transfers={
+                    number: TransferFigures(**{name: int(own[name][index]) for name in TRANSFER_FIGURES[:5]})
+                    for number, own in self.transfers.items()
+                },
+                **{name: int(self.figures[name][index]) for name in FIGURES},
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSeen:
+    """A program that ran. ``runs`` are counted on the device that ran it most, ``device_ps`` summed over all.
+
+    ``transfers`` is the number of host transfers in its module, None where the trace has no module of it.
+    """
+
+    program: int
+    name: str
+    runs: int
+    device_ps: int
+    transfers: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiesApart:
+    """Copies between host and device that are no instruction of the step: ``device_put``, callbacks, input feeds."""
+
+    direction: str
+    count: int
+    bytes: int
+    device_ps: int
+    callbacks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What the trace does not tell, why, and what would (a line each). ``affects`` is time or transfers."""
+
+    reason: str
+    remedy: str
+    affects: str = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFile:
+    """One trace, measured.
+
+    ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
+    device time by what told what an event is: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in command
+    buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as one event.
+    """
+
+    path: str
+    host: str
+    platform: str  # "gpu" | "tpu" | ""
+    device_type: str
+    program: int | None
+    module: bytes | None
+    devices: tuple[MeasuredDevice, ...]
+    programs: tuple[ProgramSeen, ...] = ()
+    apart: tuple[CopiesApart, ...] = ()
+    classified_ps: Mapping[str, int] = field(default_factory=dict)
+    hidden_events: int = 0
+    graph_blocks: int = 0
+    hidden_ops: tuple[str, ...] = ()
+    unattributed_ps: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    events: int = 0
+    limits: tuple[str, ...] = ()
+    unknown: tuple[Gap, ...] = ()
+
+
+def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
+    """What one trace comes to. Raises InputError for a file that is no trace, or a damaged one."""
+    from hloinspect.measure import file
+
+    return file.measure_file(path, on_progress=on_progress)

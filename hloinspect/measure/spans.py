@@ -1,0 +1,100 @@
+"""Algebra of time intervals on columns: what ``intervals.py`` does for lists, for millions at once.
+
+A ``Spans`` is a union: sorted, disjoint, non-touching half-open intervals of integer picoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A union of intervals. ``before`` is the total length of all intervals ahead of each one, with one more element:
+    the length of all."""
+
+    start: Ints
+    end: Ints
+    before: Ints
+
+    def until(self, moment: Ints) -> Ints:
+        """How much of the time before each moment the union covers."""
+        index = np.searchsorted(self.start, moment, side="right")
+        last = np.maximum(index - 1, 0)
+        if not len(self.start):
+            return np.zeros(len(moment), np.int64)
+        inside = np.minimum(moment - self.start[last], self.end[last] - self.start[last])
+        return np.asarray(np.where(index > 0, self.before[last] + inside, 0), np.int64)
+
+    def within(self, start: Ints, end: Ints) -> Ints:
+        """How much of each ``[start, end)`` the union covers; nothing of an empty or reversed one."""
+        return np.asarray(np.maximum(self.until(end) - self.until(start), 0), np.int64)
+
+    @property
+    def length(self) -> int:
+        """Total length."""
+        return int(self.before[-1])
+
+
+def _spans(start: Ints, end: Ints) -> Spans:
+    before = np.zeros(len(start) + 1, np.int64)
+    np.cumsum(end - start, out=before[1:])
+    return Spans(start, end, before)
+
+
+def union(start: Ints, end: Ints) -> Spans:
+    """The time covered by at least one interval; empty and reversed ones count for nothing."""
+    if len(start) > 1 and (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        start, end = start[order], end[order]
+    real = end > start
+    if not real.all():
+        start, end = start[real], end[real]
+    if not len(start):
+        none = np.zeros(0, np.int64)
+        return _spans(none, none)
+    reached = np.maximum.accumulate(end)
+    begins = np.flatnonzero(np.concatenate(([True], start[1:] > reached[:-1])))
+    return _spans(start[begins], reached[np.concatenate((begins[1:] - 1, [len(start) - 1]))])
+
+
+def merge(*several: Spans) -> Spans:
+    """The union of unions."""
+    return union(np.concatenate([s.start for s in several]), np.concatenate([s.end for s in several]))
+
+
+def gaps(spans: Spans, start: int, end: int) -> Spans:
+    """What a union leaves of ``[start, end)``."""
+    if end <= start:
+        return _spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    begins = np.clip(np.concatenate(([start], spans.end)), start, end)
+    ends = np.clip(np.concatenate((spans.start, [end])), start, end)
+    real = ends > begins
+    return _spans(begins[real], ends[real])
+
+
+def subtract(one: Spans, other: Spans) -> Spans:
+    """The time of one union that the other leaves uncovered."""
+    if not len(one.start) or not len(other.start):
+        return one
+    rest = gaps(other, int(min(one.start[0], other.start[0])), int(max(one.end[-1], other.end[-1])))
+    return intersect(one, rest)
+
+
+def intersect(one: Spans, other: Spans) -> Spans:
+    """The time that two unions share: between any two neighbouring ends it is one piece or none."""
+    if not len(one.start) or not len(other.start):
+        return _spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    bounds = np.unique(np.concatenate((one.start, one.end, other.start, other.end)))
+    inside = _covers(one, bounds[:-1]) & _covers(other, bounds[:-1])
+    return union(bounds[:-1][inside], bounds[1:][inside])
+
+
+def _covers(spans: Spans, moment: Ints) -> NDArray[np.bool_]:
+    index = np.searchsorted(spans.start, moment, side="right") - 1
+    return np.asarray((index >= 0) & (moment < spans.end[np.maximum(index, 0)]), np.bool_)

@@ -1,0 +1,202 @@
+"""How long the main stream of a GPU waited, and for which transfer.
+
+CUPTI does not record that a stream waits for an event: it shows only as a gap of the main stream. A gap belongs to the
+dones that the schedule has between the operations around it, in their order (async_execution.cc: a done makes the main
+stream wait for its event, one after the other).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloinspect.measure import events as kinds
+from hloinspect.measure.events import DeviceEvents
+from hloinspect.measure.join import Loop, ProgramJoin
+from hloinspect.measure.spans import Ints
+from hloinspect.measure.steps import innermost_bounds
+
+Flags = NDArray[np.bool_]
+FAR = np.int64(1) << np.int64(60)
+_NEVER = np.int64(-2)
+
+LaunchTimes = Callable[[Ints], Ints]
+"""For correlation ids the times at which their driver calls returned, -1 where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The main stream: all its events (indices, times), how far its work had reached, and which of them have a place in
+    the schedule of the step's program."""
+
+    event: Ints
+    start_ps: Ints
+    end_ps: Ints
+    reached_ps: Ints
+    ranked: Flags
+    rank: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The wait charged to each event of the device, the host-bound time of each run, and whether all launches that
+    were asked for are known."""
+
+    wait_ps: Ints
+    host_bound_ps: Ints
+    launches_known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """Events beside the main stream that ended in a gap of it and have their dones there, one element each: the place
+    ``after`` of the gap's end on the main stream, when the gap began, and the order of the dones."""
+
+    event: Ints
+    after: Ints
+    idle_from: Ints
+    order: Ints
+
+    def where(self, chosen: Flags | Ints) -> _Awaited:
+        return _Awaited(self.event[chosen], self.after[chosen], self.idle_from[chosen], self.order[chosen])
+
+
+def charge_waits(
+    found: DeviceEvents,
+    main: Stream,
+    run: Ints,
+    windows: tuple[Ints, Ints],
+    joined: ProgramJoin | None,
+    launched: LaunchTimes,
+) -> Waits:
+    """Charges each gap of the main stream. ``run`` is that of every event, -1 for none, ``windows`` are begin and end
+    of each run."""
+    begin, end = windows
+    wait = np.zeros(len(found.start_ps), np.int64)
+    host_bound = np.zeros(len(begin), np.int64)
+    moving = np.isin(found.table("kind"), kinds.MOVES)
+    here = main.event[moving[found.op[main.event]] & (run[main.event] >= 0)]
+    wait[here] = found.end_ps[here] - found.start_ps[here]
+    awaited = _awaited(found, main, run, begin, joined)
+    group, awaited = _grouped(awaited, run)
+    if not len(group):
+        return Waits(wait, host_bound, True)
+    is_move = moving[found.op[awaited.event]]
+    counts = np.bincount(group[is_move], minlength=int(group[-1]) + 1) > 0
+    awaited, group, is_move = awaited.where(counts[group]), group[counts[group]], is_move[counts[group]]
+    if not len(group):
+        return Waits(wait, host_bound, True)
+    finish = found.end_ps[awaited.event]
+    first = np.flatnonzero(np.concatenate(([True], group[1:] != group[:-1])))
+    number = np.cumsum(np.concatenate(([True], group[1:] != group[:-1]))) - 1
+    reached = np.maximum(_before(finish, number), awaited.idle_from)
+    last = np.maximum.reduceat(finish, first)
+    after = np.minimum(awaited.after[first], len(main.event) - 1)
+    own = run[awaited.event[first]]
+    has_next = (awaited.after[first] < len(main.event)) & (main.start_ps[after] < end[own])
+    times = np.where(has_next, launched(np.where(has_next, found.correlation[main.event[after]], 0)), np.int64(-1))
+    late = has_next & (times > last)
+    charged = np.where(late[number] | ~is_move, 0, np.maximum(finish - reached, 0))
+    wait[awaited.event] += charged
+    np.add.at(host_bound, own[late], (main.start_ps[after] - awaited.idle_from[first])[late])
+    return Waits(wait, host_bound, bool((times[has_next] >= 0).all()))
+
+
+def _grouped(awaited: _Awaited, run: Ints) -> tuple[Ints, _Awaited]:
+    """What was awaited, by gap and run, and within those in the order of the dones; and the number of the group of
+    each. A gap between two runs has two: dones behind the one's last operation, and ahead of the other's first."""
+    own = run[awaited.event]
+    order = np.lexsort((awaited.event, awaited.order, own, awaited.after))
+    awaited, own = awaited.where(order), own[order]
+    if not len(own):
+        return own, awaited
+    new = (awaited.after[1:] != awaited.after[:-1]) | (own[1:] != own[:-1])
+    return np.cumsum(np.concatenate(([True], new))) - 1, awaited
+
+
+def _before(finish: Ints, group: Ints) -> Ints:
+    """For each element the greatest value ahead of it in its group, a very small one where there is none."""
+    values, place = np.unique(finish, return_inverse=True)
+    size = len(values) + 1
+    highest = np.maximum.accumulate(group * size + place + 1)
+    ahead = np.concatenate(([0], highest[:-1])) - group * size
+    return np.where(ahead > 0, values[np.maximum(ahead - 1, 0)], -FAR)
+
+
+def _awaited(found: DeviceEvents, main: Stream, run: Ints, begin: Ints, joined: ProgramJoin | None) -> _Awaited:
+    """The events beside the main stream that it may have waited for."""
+    kind, pair = found.table("kind"), found.table("pair")
+    nameless = np.isin(kind, kinds.MOVES) & (found.table("transfer") == 0)
+    candidate = (pair > 0) | nameless
+    event = np.flatnonzero(candidate[found.op] & (found.line != found.line[main.event[0]]) & (run >= 0))
+    finish = found.end_ps[event]
+    after = np.searchsorted(main.start_ps, finish, side="left")
+    idle_from = np.where(after > 0, main.reached_ps[np.maximum(after - 1, 0)], -FAR)
+    idle_from = np.maximum(idle_from, begin[run[event]])
+    pending = finish > idle_from
+    awaited = _Awaited(event[pending], after[pending], idle_from[pending], np.zeros(int(pending.sum()), np.int64))
+    order = _done_order(found, main, awaited, run, joined, joined.loops if joined else ())
+    order = np.where(nameless[found.op[awaited.event]], FAR, order)
+    chosen = order != _NEVER
+    return _Awaited(awaited.event[chosen], awaited.after[chosen], awaited.idle_from[chosen], order[chosen])
+
+
+def _done_order(
+    found: DeviceEvents,
+    main: Stream,
+    awaited: _Awaited,
+    run: Ints,
+    joined: ProgramJoin | None,
+    loops: Sequence[Loop],
+) -> Ints:
+    """The place of the done that the schedule has between the operations around the gap in which an event ended, later
+    by far for one in a loop's next turn; _NEVER where there is none."""
+    low, high = _around(main, awaited, run)
+    dones = done_table(joined, found.table("pair")[found.op[awaited.event]])
+    low, high = low[:, None], high[:, None]
+    forward = (dones > low) & (dones < high)
+    first, last = innermost_bounds(loops, np.minimum(low, high)[:, 0], np.maximum(low, high)[:, 0])
+    comes_again = (last >= first) & ((low != high)[:, 0] | _only_one(main, first, last))
+    again = comes_again[:, None] & (low >= high)
+    places = np.where(forward | (again & (dones > low) & (dones <= last[:, None])), dones, FAR)
+    places = np.where(again & (dones >= first[:, None]) & (dones < high), dones + FAR // 2, places)
+    order = places.min(axis=1, initial=int(FAR))
+    return np.where(order < FAR, order, _NEVER)
+
+
+def _around(main: Stream, awaited: _Awaited, run: Ints) -> tuple[Ints, Ints]:
+    """The places in the schedule of the nearest operations of the same run before and behind each gap; -1 and FAR where
+    there is none."""
+    size = len(main.event)
+    if not size:
+        return np.full(len(awaited.event), -1, np.int64), np.full(len(awaited.event), FAR, np.int64)
+    before_of = np.maximum.accumulate(np.where(main.ranked, np.arange(size), -1))
+    behind_of = np.minimum.accumulate(np.where(main.ranked, np.arange(size), size)[::-1])[::-1]
+    own, on_main = run[awaited.event], run[main.event]
+    after = awaited.after
+    before = np.where(after > 0, before_of[np.maximum(after - 1, 0)], -1)
+    behind = np.where(after < size, behind_of[np.minimum(after, size - 1)], size)
+    has_before = (before >= 0) & (on_main[np.maximum(before, 0)] == own)
+    has_behind = (behind < size) & (on_main[np.minimum(behind, size - 1)] == own)
+    low = np.where(has_before, main.rank[np.maximum(before, 0)], -1)
+    return low, np.where(has_behind, main.rank[np.minimum(behind, size - 1)], FAR)
+
+
+def _only_one(main: Stream, first: Ints, last: Ints) -> Flags:
+    """Whether a loop has a single operation on the main stream, which then comes again in its next turn."""
+    ranks = np.unique(main.rank[main.ranked])
+    inside = np.searchsorted(ranks, last, side="right") - np.searchsorted(ranks, first, side="left")
+    return np.asarray(inside == 1, np.bool_)
+
+
+def done_table(joined: ProgramJoin | None, pair: Ints) -> Ints:
+    """The places at which each pair is waited for, in rows; _NEVER where there is none."""
+    numbers, which = kinds.distinct(pair)
+    rows = [joined.done_ranks(number) if joined is not None else () for number in numbers.tolist()]
+    table = np.full((len(rows), max((len(row) for row in rows), default=0) or 1), _NEVER, np.int64)
+    for place, row in enumerate(rows):
+        table[place, : len(row)] = row
+    return table[which]

@@ -1,0 +1,277 @@
+"""The public verb ``trace``: what a profile says about every transfer, and whether the model said the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloinspect.api import digest_of, domain_of, obstacle_to, prediction_limits
+from hloinspect.errors import InputError, UsageError
+from hloinspect.hardware import Target, load_target, with_link
+from hloinspect.measure.join import join_of, module_name
+from hloinspect.measure.measured import Gap, MeasuredFile, measure_file
+from hloinspect.offload.transfers import Offload
+from hloinspect.predict.prediction import Prediction, predict
+from hloinspect.predict.schedule import device_count
+from hloinspect.report.build import build_report
+from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
+from hloinspect.report.schema import (
+    SCHEMA,
+    ExpectedInfo,
+    InputInfo,
+    MemoryInfo,
+    ModuleInfo,
+    ProgramInfo,
+    Report,
+    StepInfo,
+    TraceInfo,
+    TransferInfo,
+    Unknown,
+)
+from hloinspect.verdict import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+
+if TYPE_CHECKING:
+    from hloinspect.rules.choice import Choice
+
+LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the done"
+DIFFERENT = "different"
+LINK_SLACK = 1.1
+"""A copy may be so much faster than the target's link before it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInspection:
+    """A report together with what it was made from, for those who want to go on from there."""
+
+    report: Report
+    files: tuple[MeasuredFile, ...]
+    offload: Offload | None
+    prediction: Prediction | None
+
+
+def trace(
+    source: str,
+    *,
+    target: str | Target | None = None,
+    link: str | None = None,
+    devices: int | None = None,
+    topology: str | None = None,
+    expect: str | None = None,
+    rules: Choice | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> TraceInspection:
+    """The measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its hosts).
+
+    With a ``target`` the module in the trace is judged too, and both stand side by side. ``expect`` is the directory or
+    manifest that ``hloinspect compile`` wrote, or a module: the report says whether that is what ran. ``rules`` says
+    which rules run. A broken file among several is named in the report and the rest goes on. Raises HloInspectError.
+    """
+    from hloinspect.xplane import find_xplanes
+
+    chosen = load_target(target) if isinstance(target, str) else target
+    if chosen is None and (link or devices or topology):
+        raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
+    if chosen is not None and link:
+        chosen = with_link(chosen, link)
+    paths = find_xplanes(source)
+    files: list[MeasuredFile] = []
+    unread: list[str] = []
+    for path in paths:
+        try:
+            files.append(measure_file(path, on_progress=on_progress))
+        except InputError as error:
+            if len(paths) == 1:
+                raise
+            unread.append(str(error))
+    if not files:
+        raise InputError(f"{source}: none of its {len(paths)} traces can be read, such as {unread[0]}")
+    judged = _judge(source, files, unread, chosen, devices, topology, expect)
+    return replace(judged, report=_with_findings(judged, chosen, rules))
+
+
+def _judge(
+    source: str,
+    files: Sequence[MeasuredFile],
+    unread: Sequence[str],
+    target: Target | None,
+    devices: int | None,
+    topology: str | None,
+    expect: str | None,
+) -> TraceInspection:
+    program = _main_program(files)
+    own, others = _of_program(files, program)
+    info = InputInfo(source, "trace", digest_of(Path(files[0].path)) if len(files) + len(unread) == 1 else None)
+    unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
+    limits = list(dict.fromkeys(limit for file in files for limit in file.limits))
+    limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
+    unknown += [Unknown(reason, "copy the file again, or leave it out", "time") for reason in unread]
+    offload = _offload(own)
+    seen = trace_info(files, unread, program, None)
+    versions = next((file.versions for file in files if file.versions), {})
+    made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=topology)
+    if offload is None:
+        if expect is not None:
+            unknown.append(
+                Unknown("--expect has nothing to compare with: the trace has no module", "see above", "time")
+            )
+        report = _bare_report(info, files, made, limits, unknown)
+        report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
+        return TraceInspection(report, tuple(files), None, None)
+    prediction = None
+    count = devices or device_count(offload.program.module)
+    if target is not None:
+        if obstacle := obstacle_to(offload.program.module, target):
+            limits.append(f"no prediction: {obstacle.reason}")
+        else:
+            prediction = predict(offload, target, count, domain_of(target, topology))
+            limits += prediction_limits(offload.program.module, prediction)
+    memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
+    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
+    report = _measured(report, own, seen, files)
+    if expect is not None:
+        report = _expected(report, offload, expect)
+    return TraceInspection(report, tuple(files), offload, prediction)
+
+
+def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
+    """The step's module, which measuring has read already."""
+    for file in files:
+        if file.module is not None and file.program is not None:
+            try:
+                return join_of(file.module, module_name(file.path, file.program)).offload
+            except InputError:  # the file's own limits say what is wrong with it
+                continue
+    return None
+
+
+def _main_program(files: Sequence[MeasuredFile]) -> int | None:
+    """The program of most devices."""
+    counts: Counter[int] = Counter()
+    for file in files:
+        if file.program is not None:
+            counts[file.program] += len(file.devices)
+    return max(counts, key=lambda number: (counts[number], number), default=None)
+
+
+def _of_program(
+    files: Sequence[MeasuredFile], program: int | None
+) -> tuple[tuple[MeasuredFile, ...], tuple[MeasuredFile, ...]]:
+    """The traces of that program, and those of others. Hosts number their programs each for itself: one of the same
+    name with as many transfers counts too."""
+    kinds = {(seen.name, seen.transfers) for file in files for seen in file.programs if seen.program == program}
+
+    def is_own(file: MeasuredFile) -> bool:
+        chosen = {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
+        return file.program is not None and (file.program == program or bool(chosen & kinds))
+
+    others = (file for file in files if file.program is not None and not is_own(file))
+    return tuple(file for file in files if is_own(file)), tuple(others)
+
+
+def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
+    """What the traces do not tell; of several hosts those that say the same say it once."""
+    found: dict[tuple[str, str], list[MeasuredFile]] = {}
+    gaps: dict[tuple[str, str], Gap] = {}
+    for file in files:
+        for gap in file.unknown:
+            found.setdefault((gap.reason, gap.remedy), []).append(file)
+            gaps[gap.reason, gap.remedy] = gap
+    return [
+        gap if len(files) == 1 else replace(gap, reason=f"{_hosts(found[key])}: {gap.reason}")
+        for key, gap in gaps.items()
+    ]
+
+
+def _hosts(files: Sequence[MeasuredFile]) -> str:
+    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
+    return ", ".join(file.host for file in files[:2]) + more
+
+
+def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, files: Sequence[MeasuredFile]) -> Report:
+    """The report with the measured parts. ``own`` are the traces of the step's program."""
+    if any(file.graph_blocks for file in own):
+        return replace(report, transfers=tuple(map(_blocked, report.transfers)), trace=seen)
+    doubtful = any(gap.affects == "time" for file in files for gap in file.unknown)
+    transfers = tuple(with_measured(transfer, own, doubtful=doubtful) for transfer in report.transfers)
+    is_tpu = any(device.platform == "tpu" for file in own for device in file.devices)
+    limits = (*report.limits, LIMIT_TPU) if is_tpu and transfers else report.limits
+    limits = (*limits, *_too_fast(report, transfers))
+    step = StepInfo(report.step.predicted, measured_step(own))
+    return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
+
+
+def _blocked(transfer: TransferInfo) -> TransferInfo:
+    """What becomes of a transfer where a CUDA graph was traced as one block: nothing in it tells what it hid."""
+    reason = "a CUDA graph was traced as one block: what ran beside the transfer, and what waited for it, is not seen"
+    return replace(transfer, verdict=UNKNOWN, robust=None, reason=reason)
+
+
+def _too_fast(report: Report, transfers: Sequence[TransferInfo]) -> Sequence[str]:
+    """Copies that are faster than the target's link: then the target is another machine than the one profiled."""
+    if report.target is None or report.target.link is None:
+        return ()
+    found = []
+    for direction, most in (("d2h", report.target.link.d2h_gbps), ("h2d", report.target.link.h2d_gbps)):
+        rates = [t.measured.gbps_alone or 0.0 for t in transfers if t.measured and t.direction == direction]
+        if rates and max(rates) > LINK_SLACK * most:
+            found.append(
+                f"{direction} copies reach {max(rates):.3g} GB/s, more than the {most:.3g} of {report.target.name}: is "
+                "it another machine? --link gives its rates"
+            )
+    return found
+
+
+def _bare_report(
+    info: InputInfo,
+    files: Sequence[MeasuredFile],
+    program: ProgramInfo,
+    limits: Sequence[str],
+    unknown: Sequence[Unknown],
+) -> Report:
+    """The report on traces that hold no module that can be read."""
+    from hloinspect import __version__
+
+    platform = next((file.platform for file in files if file.platform), "unknown")
+    names = {p.program: p.name for file in files for p in file.programs}
+    name = names.get(_main_program(files) or 0, "")
+    return Report(
+        schema=SCHEMA,
+        hloinspect=__version__,
+        input=info,
+        module=ModuleInfo(name, platform, "", "", 0),
+        program=program,
+        target=None,
+        thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
+        step=StepInfo(),
+        memory=MemoryInfo(None, None, None, None, "unknown"),
+        transfers=(),
+        host_values=(),
+        host_copies=(),
+        host_events=(),
+        limits=tuple(limits),
+        unknown=tuple(unknown),
+    )
+
+
+def _expected(report: Report, offload: Offload, expect: str) -> Report:
+    from hloinspect.measure.expect import compare
+
+    found: ExpectedInfo = compare(report, offload, expect)
+    assert report.trace is not None
+    unknown = report.unknown
+    if found.status == DIFFERENT:
+        reason = f"the profiled program is not that of {expect}: {'; '.join(found.differences[:2])}"
+        unknown = (*unknown, Unknown(reason, "compile and check the program that is run, with its flags", "transfers"))
+    return replace(report, trace=replace(report.trace, expected=found), unknown=unknown)
+
+
+def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:
+    from hloinspect.offload.slices import check_slices
+    from hloinspect.rules.engine import run_rules
+    from hloinspect.rules.evidence import Evidence
+
+    slices = check_slices(judged.offload.program) if judged.offload is not None else ()
+    return run_rules(Evidence(judged.report, judged.offload, judged.prediction, target, slices), rules)

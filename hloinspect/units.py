@@ -1,0 +1,26 @@
+"""Sizes and times as people read them."""
+
+from __future__ import annotations
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def bytes_text(size: int) -> str:
+    """``512 MiB``: a size with three digits and a binary unit."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_BYTE_UNITS[unit]}" if value >= 100 or unit == 0 else f"{value:.3g} {_BYTE_UNITS[unit]}"
+
+
+def time_text(milliseconds: float) -> str:
+    """``2.40 ms``, ``75.3 ms``, ``1.4 us``, ``3 ns``, ``14.83 s``: three digits or so."""
+    if milliseconds >= 10_000:
+        return f"{milliseconds / 1e3:.2f} s"
+    if milliseconds >= 100:
+        return f"{milliseconds:.0f} ms"
+    if milliseconds >= 0.1:
+        return f"{milliseconds:.3g} ms"
+    if milliseconds >= 1e-3:
+        return f"{milliseconds * 1e3:.3g} us"
+    return f"{milliseconds * 1e6:.3g} ns" if milliseconds > 0 else "0 ms"
