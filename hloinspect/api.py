@@ -1,4 +1,4 @@
-"""The public verbs: inspect a step or a module, and check it against budgets.
+"""The public verb ``inspect``: the static answer for a step or a module.
 
 What only some inputs need is imported where it is used: looking at one small module is to take a fifth of a second.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.errors import HloParseError, InputError, UsageError
+from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
 from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
@@ -24,10 +24,11 @@ from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report, peak_info
 from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
+from hloinspect.rules.asked import Asked, asked_of
 
 if TYPE_CHECKING:
     from hloinspect.compile import CompileResult
-    from hloinspect.gate.budget import BudgetResult
+    from hloinspect.rules.choice import Choice
 
 LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
 LIMIT_TPU = (
@@ -42,6 +43,12 @@ NOT_SCHEDULED = Unknown(
     "give the module after optimizations (compiled.as_text(), or *after_optimizations.txt of --xla_dump_to)",
     "time",
 )
+MEMORY_NOT_FOLLOWED = Unknown(
+    "a module alone does not say how much memory XLA assigned",
+    "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to",
+    "memory",
+)
+MEMORY_NOT_ASKED = Unknown("memory was not estimated, since only transfers were asked for", "--memory", "memory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class _Loaded:
     host_bytes: int | None = None
     limits: tuple[str, ...] = ()
     thunks: tuple[Path | None, Path | None] = (None, None)
+    asked: Asked | None = None
 
 
 def inspect(
@@ -79,6 +87,9 @@ def inspect(
     xla_flags: Sequence[str] = (),
     module: str | None = None,
     keep: Path | None = None,
+    memory: bool = False,
+    rules: Choice | None = None,
+    cache: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """The static answer for a step, a module, a compiled directory or a dump.
@@ -86,14 +97,15 @@ def inspect(
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
     where that
     is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the transfers are
-    listed and their verdicts are unknown. Raises HloInspectError.
+    listed, their verdicts are unknown, and memory is estimated only if ``memory`` asks for it. ``rules`` says which
+    rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py). Raises HloInspectError.
     """
     found = classify(source)
     chosen = load_target(target) if isinstance(target, str) else target
     if found.kind == STEP:
         if chosen is None:
             raise UsageError(f"{source} is a step: say what to compile it for with --target (see `hloinspect targets`)")
-        loaded = _compile(found, chosen, devices, topology, xla_flags, keep, on_progress)
+        loaded = _compile(found, chosen, devices, topology, xla_flags, keep, cache, on_progress)
     else:
         if xla_flags:
             raise UsageError("--xla-flag changes how a step is compiled; this input is compiled already")
@@ -111,7 +123,7 @@ def inspect(
 
         choose_topology(chosen, devices, topology)  # for its complaints
     try:
-        return _judge(loaded, chosen, devices, topology)
+        return _judge(loaded, chosen, devices, topology, rules, memory or chosen is not None)
     except HloParseError as error:  # a fault inside an instruction shows when that is first asked for
         name = "standard input" if loaded.info.path == "-" else loaded.info.path
         raise InputError(f"{name}: {error}") from None
@@ -124,22 +136,28 @@ def _compile(
     topology: str | None,
     xla_flags: Sequence[str],
     keep: Path | None,
+    cache: Path | None,
     on_progress: Callable[[str], None] | None,
 ) -> _Loaded:
     import tempfile
 
     from hloinspect.compile import compile_step
+    from hloinspect.rules.compile_errors import explained
 
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
-        result = compile_step(
-            found.text,
-            target,
-            out=keep or Path(scratch) / "step",
-            devices=devices,
-            topology=topology,
-            xla_flags=xla_flags,
-            on_progress=on_progress,
-        )
+        try:
+            result = compile_step(
+                found.text,
+                target,
+                out=keep or Path(scratch) / "step",
+                devices=devices,
+                topology=topology,
+                xla_flags=xla_flags,
+                cache=cache,
+                on_progress=on_progress,
+            )
+        except CompileError as error:
+            raise explained(error) from None
         return _compiled(found, result)
 
 
@@ -153,10 +171,32 @@ def _load(found: Input, wanted: str | None) -> _Loaded:
     if wanted is not None:
         raise UsageError("--module picks a module of a dump directory; this input is one module")
     module = load_module(found.text)
-    return _Loaded(InputInfo(found.text, module.kind, None if found.text == "-" else _digest(found.path)), module)
+    digest = None if found.text == "-" else digest_of(found.path)
+    return _Loaded(InputInfo(found.text, module.kind, digest), module, asked=_asked(_stablehlo_beside(found.path)))
 
 
-def _digest(path: Path) -> str | None:
+def _stablehlo_beside(path: Path) -> Path:
+    """``step.stablehlo`` for ``step.hlo`` or ``step.hlo.gz``."""
+    stem = path.with_suffix("") if path.suffix in (".gz", ".xz", ".zst") else path
+    return stem.with_suffix(".stablehlo")
+
+
+def _asked(path: Path, unmatched: tuple[str, ...] = ()) -> Asked | None:
+    if not path.is_file():
+        return None
+    return replace(asked_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched)
+
+
+def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
+    """The names of a policy that match nothing, from the notes of a compilation."""
+    from hloinspect.compile.result import NOTE_POLICY_UNMATCHED
+
+    found = [note for note in notes if note.startswith(NOTE_POLICY_UNMATCHED)]
+    return tuple(name for note in found for name in note.removeprefix(f"{NOTE_POLICY_UNMATCHED}: ").split(", "))
+
+
+def digest_of(path: Path) -> str | None:
+    """The SHA-256 of a file; None for what is none."""
     if not path.is_file():  # a pipe can be read once
         return None
     with path.open("rb") as file:
@@ -183,6 +223,7 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         host_bytes=_assigned(manifest.memory, "host_"),
         limits=() if manifest.platform == "tpu" else (LIMIT_AUTOTUNING,),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
+        asked=_asked(result.stablehlo, _unmatched(manifest.notes)),
     )
 
 
@@ -206,7 +247,7 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
     return _Loaded(
-        info=InputInfo(str(chosen.module), found.kind, _digest(chosen.module)),
+        info=InputInfo(str(chosen.module), found.kind, digest_of(chosen.module)),
         module=load_module(chosen.module),
         target=target_of_device(dumped_device(chosen)),
         device_bytes=memory.device_bytes if memory else None,
@@ -216,8 +257,18 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
     )
 
 
-def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology: str | None) -> Inspection:
-    """Finds, predicts and reports."""
+def _judge(
+    loaded: _Loaded,
+    target: Target | None,
+    devices: int | None,
+    topology: str | None,
+    rules: Choice | None,
+    with_memory: bool,
+) -> Inspection:
+    """Finds, predicts, reports, and looks for what is wrong."""
+    from hloinspect.rules.engine import run_rules
+    from hloinspect.rules.evidence import Evidence
+
     module = loaded.module
     offload = find_offload(module)
     if loaded.names:
@@ -227,22 +278,20 @@ def _judge(loaded: _Loaded, target: Target | None, devices: int | None, topology
     shape = topology or loaded.program.topology
     unknown = list(_uncounted(offload))
     prediction = None
-    if obstacle := _obstacle(module, target):
+    if obstacle := obstacle_to(module, target):
         unknown.insert(0, obstacle)
     elif target is not None:
-        prediction = predict(offload, target, count, _domain(target, shape))
-    used, about_memory = _used(offload, prediction)
+        prediction = predict(offload, target, count, domain_of(target, shape))
+    used, about_memory = _used(offload, prediction) if with_memory else (None, ())
     if loaded.device_bytes is None and used is None:
-        remedy = "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to"
-        unknown.append(Unknown("a module alone does not say how much memory XLA assigned", remedy, "memory"))
-    limits = [*_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
+        unknown.append(MEMORY_NOT_FOLLOWED if with_memory else MEMORY_NOT_ASKED)
+    limits = [*prediction_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
     program = replace(loaded.program, topology=shape)
     memory = _memory(loaded, target, used)
     slices = check_slices(offload.program)
-    report = build_report(
-        loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used, slices
-    )
-    return Inspection(report, offload, prediction)
+    report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
+    evidence = Evidence(report, offload, prediction, target, slices, loaded.asked)
+    return Inspection(run_rules(evidence, rules), offload, prediction)
 
 
 def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[str]]:
@@ -260,7 +309,7 @@ def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[s
         return offload, (f"{sequence.name} was not used: {error}",)
 
 
-def _domain(target: Target, topology: str | None) -> int:
+def domain_of(target: Target, topology: str | None) -> int:
     """Devices in one domain of the interconnect: hosts x devices of a topology ``PxHxD``, else the target's own
     figure."""
     parts = (topology or "").lower().split("x")
@@ -269,7 +318,7 @@ def _domain(target: Target, topology: str | None) -> int:
     return max(1, target.levels[0].devices) if target.levels else 1
 
 
-def _obstacle(module: Module, target: Target | None) -> Unknown | None:
+def obstacle_to(module: Module, target: Target | None) -> Unknown | None:
     """What stands in the way of any prediction, or None."""
     if target is None:
         reason = "no target was given, so there is no time to compare a transfer with"
@@ -303,7 +352,8 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
     return found
 
 
-def _limits(module: Module, prediction: Prediction | None) -> Sequence[str]:
+def prediction_limits(module: Module, prediction: Prediction | None) -> Sequence[str]:
+    """What limits a prediction, a line each."""
     limits = []
     if prediction is not None:
         limits.append(LIMIT_TPU if module.platform == "tpu" else LIMIT_MODEL)
@@ -341,13 +391,3 @@ def _memory(loaded: _Loaded, target: Target | None, used: Memory | None) -> Memo
         peak=peak_info(used.peak) if used is not None and used.peak is not None else None,
         backward=used.backward if used is not None else None,
     )
-
-
-def check(report: Report, budgets: Sequence[str]) -> tuple[BudgetResult, ...]:
-    """Holds a report against budgets such as ``stall=2%`` or ``stall.h2d=0.5ms``; one result each, in order.
-
-    Raises UsageError for a budget that cannot be read.
-    """
-    from hloinspect.gate.budget import check_budget, parse_budget
-
-    return tuple(check_budget(report, parse_budget(text)) for text in budgets)

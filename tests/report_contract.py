@@ -39,7 +39,7 @@ class Maybe:
         self.inner = inner
 
 
-INPUT = {"path": text, "kind": one_of("text", "proto", "compiled", "step", "dump"), "sha256": Maybe(text)}
+INPUT = {"path": text, "kind": one_of("text", "proto", "compiled", "step", "dump", "trace"), "sha256": Maybe(text)}
 PROGRAM = {
     "jax": Maybe(text),
     "jaxlib": Maybe(text),
@@ -50,7 +50,9 @@ PROGRAM = {
 TARGET = {
     "name": text,
     "devices": integer,
-    "link": Maybe({"d2h_gbps": number, "h2d_gbps": number, "duplex_factor": number}),
+    "link": Maybe(
+        {"d2h_gbps": number, "h2d_gbps": number, "duplex_factor": number, "duplex": {"d2h": number, "h2d": number}}
+    ),
 }
 PREDICTED_STEP = dict.fromkeys(
     (
@@ -97,6 +99,77 @@ PEAK = {
     "others": integer,
     "other_bytes": integer,
 }
+SPREAD = dict.fromkeys(("mean", "median", "p90", "min", "max"), number)
+EXPOSED = {"d2h": number, "h2d": number, "total": number}
+MEASURED_STEP = dict.fromkeys(
+    (
+        *("time_ms", "compute_ms", "collective_exposed_ms", "stall_ms", "stall_d2h_ms", "stall_h2d_ms", "idle_ms"),
+        *("host_bound_ms", "busy_d2h_ms", "busy_h2d_ms"),
+    ),
+    number,
+) | {
+    "exposed_ms": EXPOSED,
+    "step_ms": SPREAD,
+    "stall_spread_ms": SPREAD,
+    "steps_analyzed": integer,
+    "steps_seen": integer,
+    "steps_set_aside": [{"reason": text, "count": integer}],
+}
+MEASURED_TRANSFER = dict.fromkeys(
+    (
+        *("duration_each_ms", "duration_ms", "runs", "cover_ms", "exposed_ms", "wait_ms", "median_ms", "p90_ms"),
+    ),
+    number,
+) | {
+    "is_window": truth,
+    "wait_spread_ms": SPREAD,
+    "exposed_spread_ms": SPREAD,
+    "gbps": Maybe(number),
+    "gbps_alone": Maybe(number),
+    "gbps_together": Maybe(number),
+    "wait_ratio": Maybe(number),
+}
+DEVICE = dict.fromkeys(
+    ("compute_ms", "collective_exposed_ms", "stall_ms", "idle_ms", "host_bound_ms"), Maybe(number)
+) | {
+    "name": text,
+    "host": text,
+    "steps_analyzed": integer,
+    "steps_seen": integer,
+    "step_ms": Maybe(SPREAD),
+    "stall_spread_ms": Maybe(SPREAD),
+    "exposed_ms": Maybe(EXPOSED),
+    "all_steps": {"steps": integer, "time_ms": number, "compute_ms": number, "stall_ms": number},
+    "set_aside": [{"step": integer, "start_ms": number, "reason": text, "detail": text}],
+}
+TRACE = {
+    "files": [text],
+    "hosts": [text],
+    "device_type": text,
+    "events": integer,
+    "classified": lambda value: isinstance(value, dict) and set(value) <= {"hlo", "memcpy", "name"},
+    "hidden_events": integer,
+    "programs": [
+        {
+            "name": text,
+            "program_id": integer,
+            "runs": integer,
+            "device_ms": number,
+            "transfers": Maybe(integer),
+            "is_step": truth,
+        }
+    ],
+    "apart": [{"direction": one_of("d2h", "h2d"), "count": integer, "bytes": integer, "device_ms": number}],
+    "unread": [text],
+    "expected": Maybe(
+        {
+            "path": text,
+            "status": one_of("same", "same transfers", "different"),
+            "schedule_hash": text,
+            "differences": [text],
+        }
+    ),
+}
 TRANSFER = {
     "id": integer,
     "direction": one_of("d2h", "h2d"),
@@ -119,7 +192,7 @@ TRANSFER = {
     "robust": Maybe(truth),
     "reason": text,
     "predicted": Maybe(PREDICTED_TRANSFER),
-    "measured": null,
+    "measured": Maybe(MEASURED_TRANSFER),
     "release": Maybe(RELEASE),
 }
 REPORT = {
@@ -136,7 +209,7 @@ REPORT = {
     "program": PROGRAM,
     "target": Maybe(TARGET),
     "thresholds": {"hidden": number, "exposed": number},
-    "step": {"predicted": Maybe(PREDICTED_STEP), "measured": null},
+    "step": {"predicted": Maybe(PREDICTED_STEP), "measured": Maybe(MEASURED_STEP)},
     "memory": {
         "device_bytes": Maybe(integer),
         "host_bytes": Maybe(integer),
@@ -173,32 +246,103 @@ REPORT = {
             "instruction": Maybe(text),
             "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
             "evidence": lambda value: isinstance(value, dict),
+            "transfers": [integer],
+            "computation": Maybe(text),
+            "loop": Maybe(text),
+            "cost_ms": Maybe(number),
+            "gain_ms": Maybe(number),
+            "source_text": Maybe(text),
         }
     ],
-    "devices": [lambda value: isinstance(value, dict)],
+    "devices": [DEVICE],
+    "trace": Maybe(TRACE),
     "limits": [text],
+    "rules_not_run": [{"code": text, "name": text, "reason": text}],
     "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],
 }
+MADE = dict.fromkeys(("jax", "jaxlib", "topology"), Maybe(text)) | {
+    "hloinspect": text,
+    "flags": Maybe([text]),
+    "d2h_gbps": Maybe(number),
+    "h2d_gbps": Maybe(number),
+    "module": text,
+    "fingerprint": text,
+    "schedule_hash": text,
+}
+SIDE = {"step": text, "target": Maybe(text), "devices": integer, "kind": one_of("predicted", "measured"), "made": MADE}
+TRANSFER_GROUP = dict.fromkeys(("loop_depth", "count", "runs", "bytes", "bytes_per_step"), integer) | {
+    "direction": one_of("d2h", "h2d"),
+    "dtype": text,
+    "shape": [integer],
+    "name": Maybe(text),
+    "file": Maybe(text),
+    "function": Maybe(text),
+    "line": Maybe(integer),
+    "mechanisms": lambda value: all(text(key) and integer(count) for key, count in value.items()),
+    "verdicts": lambda value: all(text(key) and integer(count) for key, count in value.items()),
+    "duration_ms": Maybe(number),
+    "cover_ms": Maybe(number),
+    "wait_ms": Maybe(number),
+}
+FINDING_GROUP = {
+    "code": text,
+    "name": text,
+    "severity": one_of("error", "warning", "info"),
+    "file": Maybe(text),
+    "function": Maybe(text),
+    "line": Maybe(integer),
+    "count": integer,
+}
+CHANGE = one_of("came", "went", "changed")
+DIFFERENCE = {
+    "before": SIDE,
+    "after": SIDE,
+    "made": [text],
+    "metrics": [
+        {"metric": text, "before": Maybe(number), "after": Maybe(number), "unit": one_of("ms", "bytes", "count")}
+    ],
+    "transfers": [
+        {
+            "kind": CHANGE,
+            "before": Maybe(TRANSFER_GROUP),
+            "after": Maybe(TRANSFER_GROUP),
+            "what": [text],
+            "cost_ms": Maybe(number),
+        }
+    ],
+    "findings": [{"kind": CHANGE, "before": Maybe(FINDING_GROUP), "after": Maybe(FINDING_GROUP)}],
+    "lost": [text],
+    "lost_runs": integer,
+    "explanation": [text],
+}
+DIFF = DIFFERENCE | {"schema": one_of("hloinspect.diff/1")}
 BUDGET_CHECKS = {
     "schema": one_of("hloinspect.check/1"),
+    "status": one_of("passed", "failed", "unknown"),
     "checks": [
         {
             "input": text,
+            "name": text,
             "target": Maybe(text),
             "budget": {
                 "text": text,
-                "metric": one_of("stall", "stall.d2h", "stall.h2d", "exposed", "exposed.d2h", "exposed.h2d"),
+                "metric": text,
+                "op": one_of("=", "+"),
                 "limit": number,
-                "unit": one_of("%", "ms"),
+                "unit": one_of("%", "ms", "bytes", "count"),
             },
-            "status": one_of("within", "over", "unknown"),
+            "status": one_of("within", "over", "unknown", "missing"),
             "value": Maybe(number),
+            "limit": Maybe(number),
+            "baseline": Maybe(number),
+            "unit": one_of("%", "ms", "bytes", "count"),
             "value_ms": Maybe(number),
             "limit_ms": Maybe(number),
             "kind": one_of("predicted", "measured"),
             "reason": text,
         }
     ],
+    "differences": [DIFFERENCE],
 }
 
 

@@ -361,9 +361,9 @@ def test_a_slice_that_walks_against_its_index_is_an_error_on_the_first_screen() 
     wrong = ROOT / "fixtures" / "jax0.10.2" / "gb200_offload_scan" / "module.hlo.pb.gz"
     right = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.pb.gz"
     report = inspect(str(wrong), target="gb200").report
-    (finding,) = report.findings
+    (finding,) = [found for found in report.findings if found.code.startswith("HLO3")]
     assert (finding.code, finding.severity) == ("HLO301", "error")
     assert [t.direction for t in report.transfers if t.id == finding.transfer] == ["h2d"]
     assert finding.evidence["by_index_bytes"] != finding.evidence["emitted_bytes"]
     assert "HLO301 error" in to_text(report)
-    assert inspect(str(right), target="gb200").report.findings == ()
+    assert not [f for f in inspect(str(right), target="gb200").report.findings if f.code.startswith("HLO3")]

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, judging_options, output_options
+from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
 
 EPILOG = """\b
 Examples:
@@ -29,7 +29,9 @@ EXIT_UNKNOWN = 3
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR."
 )
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
-@click.option("--all", "show_all", is_flag=True, help="Show every transfer of a long list.")
+@click.option("--memory", is_flag=True, help="Estimate memory also without a target, when transfers are only listed.")
+@click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
+@rule_options
 @output_options
 def command(
     input: str,
@@ -40,7 +42,11 @@ def command(
     xla_flags: tuple[str, ...],
     keep: Path | None,
     module: str | None,
+    memory: bool,
     show_all: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    severity: tuple[str, ...],
     style: str,
     output: str | None,
 ) -> int:
@@ -48,11 +54,14 @@ def command(
 
     INPUT is a step (file.py:function or package.module:function, compiled first, without the device), HLO text or proto
     (plain or gzip, - for standard input), or a directory that `hloinspect compile` or --xla_dump_to wrote. Times are
-    predicted from the schedule and the target's figures; nothing runs.
+    predicted from the schedule and the target's figures; nothing runs. Below the table stands what is wrong and what to
+    do (`hloinspect rules`); [tool.hloinspect] of pyproject.toml chooses the rules.
     """
     from hloinspect.api import inspect
+    from hloinspect.config import load_choice, with_options
     from hloinspect.verdict import UNKNOWN
 
+    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress()
     try:
         found = inspect(
@@ -64,6 +73,8 @@ def command(
             xla_flags=xla_flags,
             module=module,
             keep=keep,
+            memory=memory,
+            rules=rules,
             on_progress=progress,
         )
     finally:

@@ -43,6 +43,21 @@ def judging_options(function: Decorated) -> Decorated:
     return function
 
 
+def rule_options(function: Decorated) -> Decorated:
+    """``--select --ignore --severity``: which rules run, on top of [tool.hloinspect] in pyproject.toml."""
+    for option in reversed(
+        (
+            click.option(
+                "--select", multiple=True, metavar="CODES", help="Rules to run: codes or beginnings (HLO1,HLO301)."
+            ),
+            click.option("--ignore", multiple=True, metavar="CODES", help="Rules not to run."),
+            click.option("--severity", multiple=True, metavar="CODE=LEVEL", help="error, warning or info for a rule."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
 def output_options(function: Decorated) -> Decorated:
     """``--format text|json`` and ``-o FILE``."""
     style = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -12,14 +12,13 @@ from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
 from hloinspect.offload.memory import Memory, Peak, Release
 from hloinspect.offload.program import Program
-from hloinspect.offload.slices import SliceCheck
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
 from hloinspect.report.schema import (
     SCHEMA,
+    DuplexInfo,
     Exposed,
-    FindingInfo,
     HostCopyInfo,
     HostEventInfo,
     HostValueInfo,
@@ -57,10 +56,9 @@ def build_report(
     limits: Sequence[str],
     unknown: Sequence[Unknown],
     used: Memory | None,
-    slices: Sequence[SliceCheck],
 ) -> Report:
     """The report on one module; ``prediction`` is None where there is no target or no schedule to go by, ``used``
-    where memory could not be followed. ``slices`` are the checks of slices.py."""
+    where memory could not be followed. Findings are added by rules/engine.py."""
     releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
@@ -86,36 +84,9 @@ def build_report(
             for copy in offload.host_copies
         ),
         host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
-        findings=slice_findings(offload, slices),
         limits=tuple(limits),
         unknown=tuple(unknown),
     )
-
-
-def slice_findings(offload: Offload, checks: Sequence[SliceCheck]) -> tuple[FindingInfo, ...]:
-    """One finding for each slice in host memory that is copied from or to another place than its index says."""
-    found = []
-    for check in checks:
-        if check.agrees or not check.on_host:
-            continue
-        transfer = next(
-            (t for t in offload.transfers if (t.computation, t.start) == (check.computation, check.instruction)), None
-        )
-        found.append(
-            FindingInfo(
-                code="HLO301",
-                name="slice-offsets-walk-against-index",
-                severity="error",
-                message="XLA copies other bytes than the program's index names: gradients are wrong without a word",
-                remedy="use jax 0.11.1 or later (0.10.1 or earlier), or compile with "
-                "--xla_disable_hlo_passes=dynamic-slice-annotator (see docs/slices.md)",
-                transfer=transfer.id if transfer else None,
-                instruction=check.instruction,
-                source=_source(transfer.source) if transfer else None,
-                evidence={"by_index_bytes": list(check.by_index), "emitted_bytes": list(check.emitted)},
-            )
-        )
-    return tuple(found)
 
 
 def module_info(program: Program) -> ModuleInfo:
@@ -124,7 +95,7 @@ def module_info(program: Program) -> ModuleInfo:
     module = program.module
     schedule, counts = hashlib.sha256(), Counter[str]()
     for computation in program.computations():
-        opcodes = [_spelling(opcode) for opcode, _ in computation.outline() if opcode not in _BOOKKEEPING]
+        opcodes = [spelling(opcode) for opcode, _ in computation.outline() if opcode not in BOOKKEEPING]
         counts.update(opcodes)
         schedule.update("\n".join([*opcodes, "}"]).encode("utf-8", "replace"))
     fingerprint = hashlib.sha256(repr(sorted(counts.items())).encode("utf-8", "replace"))
@@ -137,10 +108,10 @@ def module_info(program: Program) -> ModuleInfo:
     )
 
 
-_BOOKKEEPING = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant"})
+BOOKKEEPING = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant"})
 
 
-def _spelling(opcode: str) -> str:
+def spelling(opcode: str) -> str:
     """``async-start`` for every sugared spelling of one (``fusion-start``)."""
     for suffix in ("-start", "-done", "-update"):
         if opcode.endswith(suffix) and opcode.removesuffix(suffix) not in ASYNC_PAIRS:
@@ -153,7 +124,9 @@ def target_info(target: Target, devices: int) -> TargetInfo:
     link = target.link
     if link is None:
         return TargetInfo(target.name, devices, None)
-    rates = LinkInfo(link.d2h_bytes_per_s.value / 1e9, link.h2d_bytes_per_s.value / 1e9, link.duplex_factor.value)
+    duplex = DuplexInfo(link.d2h_duplex.value, link.h2d_duplex.value)
+    d2h, h2d = link.d2h_bytes_per_s.value / 1e9, link.h2d_bytes_per_s.value / 1e9
+    rates = LinkInfo(d2h, h2d, link.duplex_factor.value, duplex)
     return TargetInfo(target.name, devices, rates)
 
 

@@ -6,6 +6,7 @@ not be determined is None, and ``unknown`` says why and what would settle it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SCHEMA = "hloinspect.report/1"
@@ -13,7 +14,8 @@ SCHEMA = "hloinspect.report/1"
 
 @dataclass(frozen=True, slots=True)
 class InputInfo:
-    """What was read; ``kind`` is step, text, proto or compiled (a directory that ``hloinspect compile`` wrote)."""
+    """What was read; ``kind`` is step, text, proto, dump, trace, or compiled (a directory that ``hloinspect compile``
+    wrote)."""
 
     path: str
     kind: str
@@ -44,13 +46,22 @@ class ProgramInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class DuplexInfo:
+    """The share of each direction's rate that is left while both run."""
+
+    d2h: float
+    h2d: float
+
+
+@dataclass(frozen=True, slots=True)
 class LinkInfo:
     """The host link's rates in GB/s (1e9 bytes a second), each direction alone, and what is left of them with both
-    on."""
+    on: ``duplex`` for each, ``duplex_factor`` their mean."""
 
     d2h_gbps: float
     h2d_gbps: float
     duplex_factor: float
+    duplex: DuplexInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +104,167 @@ class PredictedStep:
 
 
 @dataclass(frozen=True, slots=True)
+class Spread:
+    """How a time varies over steps, in ms: a mean hides that one step in ten stalls. ``p90`` is the lower
+    percentile."""
+
+    mean: float
+    median: float
+    p90: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Steps that do not count, by reason."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AllSteps:
+    """Sums over all steps of a device, also those that were set aside."""
+
+    steps: int
+    time_ms: float
+    compute_ms: float
+    stall_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """The step from a trace (filled by the measuring commands)."""
+    """The step from a trace: means over the steps that count, on all devices.
+
+    ``compute + collective_exposed + exposed.total + idle = time`` (docs/trace.md). ``stall`` is the sum of the waits of
+    the transfers; ``host_bound`` is idle time of a GPU before an operation that the host had not launched when the
+    transfer it waits for had ended. ``step_ms`` and ``stall_spread_ms`` are over steps and devices.
+    """
 
     time_ms: float
+    compute_ms: float
+    collective_exposed_ms: float
+    exposed_ms: Exposed
     stall_ms: float
+    stall_d2h_ms: float
+    stall_h2d_ms: float
     idle_ms: float
     host_bound_ms: float
+    busy_d2h_ms: float
+    busy_h2d_ms: float
+    step_ms: Spread
+    stall_spread_ms: Spread
     steps_analyzed: int
-    steps_set_aside: tuple[dict[str, object], ...] = ()
+    steps_seen: int
+    steps_set_aside: tuple[SetAside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsideStep:
+    """A step that does not count. ``start_ms`` is its place in the trace."""
+
+    step: int
+    start_ms: float
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device in a trace: means over its steps that count, in ms."""
+
+    name: str
+    host: str
+    steps_analyzed: int
+    steps_seen: int
+    step_ms: Spread | None
+    stall_spread_ms: Spread | None
+    compute_ms: float | None
+    collective_exposed_ms: float | None
+    exposed_ms: Exposed | None
+    stall_ms: float | None
+    idle_ms: float | None
+    host_bound_ms: float | None
+    all_steps: AllSteps
+    set_aside: tuple[SetAsideStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTransfer:
+    """One transfer from a trace: means over the steps that count, on all devices, in ms a step.
+
+    ``is_window``: on a TPU ``duration`` is the window from start to the end of its done, which contains the copy and
+    what it queued behind. ``gbps`` is bytes over duration (None for windows), ``gbps_alone`` that of copies beside
+    which the other direction was off, ``gbps_together`` with it on. ``median_ms`` and ``p90_ms`` are of the wait, like
+    ``wait_spread_ms``. ``wait_ratio`` is the measured over the predicted wait, None where either is missing or 0.
+    """
+
+    duration_each_ms: float
+    duration_ms: float
+    is_window: bool
+    runs: float
+    cover_ms: float
+    exposed_ms: float
+    wait_ms: float
+    median_ms: float
+    p90_ms: float
+    wait_spread_ms: Spread
+    exposed_spread_ms: Spread
+    gbps: float | None
+    gbps_alone: float | None
+    gbps_together: float | None
+    wait_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProgram:
+    """A program in a trace. ``transfers`` is the number of host transfers in its module, None without a module."""
+
+    name: str
+    program_id: int
+    runs: int
+    device_ms: float
+    transfers: int | None
+    is_step: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ApartInfo:
+    """Copies between host and device that are no transfer of the step: ``device_put``, ``np.asarray``, callbacks."""
+
+    direction: str
+    count: int
+    bytes: int
+    device_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedInfo:
+    """Whether the profiled program is the one that was expected: ``same``, ``same transfers`` (in another schedule), or
+    ``different``; and what differs, a line each."""
+
+    path: str
+    status: str
+    schedule_hash: str
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    """What was read. ``classified`` are the shares of device time by what told what an event is: hlo, memcpy, name.
+    ``hidden_events`` are in command buffers and name no instruction; ``unread`` are files that could not be read."""
+
+    files: tuple[str, ...]
+    hosts: tuple[str, ...]
+    device_type: str
+    events: int
+    classified: dict[str, float]
+    hidden_events: int
+    programs: tuple[TracedProgram, ...]
+    apart: tuple[ApartInfo, ...]
+    unread: tuple[str, ...]
+    expected: ExpectedInfo | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +397,7 @@ class TransferInfo:
     robust: bool | None
     reason: str
     predicted: PredictedTransfer | None
-    measured: dict[str, float] | None = None
+    measured: MeasuredTransfer | None = None
     release: ReleaseInfo | None = None
 
 
@@ -274,7 +437,12 @@ class HostEventInfo:
 
 @dataclass(frozen=True, slots=True)
 class FindingInfo:
-    """One diagnosis: what is wrong, where, on what evidence, and what to do."""
+    """One diagnosis: what is wrong, where, on what evidence, and what to do.
+
+    ``transfers`` are all that it is about, ``transfer`` the one that costs the most; ``loop`` is the while around it.
+    ``cost_ms`` is what they make the step longer by, ``gain_ms`` what the remedy would win back at most, both by the
+    prediction and None where that does not tell. ``source_text`` is the line of ``source``, where its file is there.
+    """
 
     code: str
     name: str
@@ -285,6 +453,21 @@ class FindingInfo:
     instruction: str | None
     source: SourceInfo | None
     evidence: dict[str, object]
+    transfers: tuple[int, ...] = ()
+    computation: str | None = None
+    loop: str | None = None
+    cost_ms: float | None = None
+    gain_ms: float | None = None
+    source_text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleNotRun:
+    """A rule that could not look, for want of evidence: what it would have found is not known to be absent."""
+
+    code: str
+    name: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +482,8 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole answer for one input."""
+    """The whole answer for one input. Iterating gives its transfers and then its findings; a notebook shows it as a
+    table."""
 
     schema: str
     hloinspect: str
@@ -315,6 +499,23 @@ class Report:
     host_copies: tuple[HostCopyInfo, ...]
     host_events: tuple[HostEventInfo, ...]
     findings: tuple[FindingInfo, ...] = ()
-    devices: tuple[dict[str, object], ...] = ()
+    devices: tuple[DeviceInfo, ...] = ()
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = field(default=())
+    rules_not_run: tuple[RuleNotRun, ...] = ()
+    trace: TraceInfo | None = None
+
+    def __iter__(self) -> Iterator[TransferInfo | FindingInfo]:
+        yield from self.transfers
+        yield from self.findings
+
+    def to_json(self) -> str:
+        """``hloinspect.report/1`` as indented JSON text (docs/report.md)."""
+        from hloinspect.report.json import to_json
+
+        return to_json(self)
+
+    def _repr_html_(self) -> str:
+        from hloinspect.report.notebook import to_html
+
+        return to_html(self)

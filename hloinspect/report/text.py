@@ -9,46 +9,28 @@ import textwrap
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.report.schema import PredictedStep, Report, TransferInfo
+from hloinspect.report.schema import FindingInfo, PredictedStep, Report, TransferInfo
+from hloinspect.units import bytes_text, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
-_COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
 _INDENT = " " * len("predicted step ")
 MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
 
-def bytes_text(size: int) -> str:
-    """``512 MiB``: a size with three digits and a binary unit."""
-    value, unit = float(size), 0
-    while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_BYTE_UNITS[unit]}" if value >= 100 or unit == 0 else f"{value:.3g} {_BYTE_UNITS[unit]}"
-
-
-def time_text(milliseconds: float) -> str:
-    """``2.40 ms``, ``75.3 ms``, ``1.4 us``, ``14.83 s``: three digits or so."""
-    if milliseconds >= 10_000:
-        return f"{milliseconds / 1e3:.2f} s"
-    if milliseconds >= 100:
-        return f"{milliseconds:.0f} ms"
-    if milliseconds >= 0.1:
-        return f"{milliseconds:.3g} ms"
-    return f"{milliseconds * 1e3:.3g} us" if milliseconds > 0 else "0 ms"
-
-
 def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
     """The report in at most ``width`` columns where names allow it."""
+    told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
     lines = [*_head(report), "", *_step(report, width)]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     lines += [
         "",
         *_memory(report, width),
-        *_reasons(report, width),
-        *_loose_ends(report, width),
-        *_findings(report, width),
+        *_reasons(report, width, told),
+        *_loose_ends(report, width, told),
+        *findings_text(report, width, show_all),
         *_notes(report, width),
     ]
     return "\n".join(lines)
@@ -65,7 +47,8 @@ def _head(report: Report) -> list[str]:
     return [line + made]
 
 
-def _share(part: float, whole: float) -> str:
+def share(part: float, whole: float) -> str:
+    """A part of a whole in percent."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
@@ -78,7 +61,7 @@ def _nothing(report: Report) -> str:
     return "no host transfers: nothing in this module moves between device and host memory"
 
 
-def _flow(parts: list[str], separator: str, width: int) -> list[str]:
+def flow(parts: list[str], separator: str, width: int) -> list[str]:
     """Parts one after the other, on a new line (under the step's time) where one would go beyond ``width``."""
     lines = [parts[0]]
     for part in parts[1:]:
@@ -97,11 +80,9 @@ def _step(report: Report, width: int) -> list[str]:
         return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
     if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
-    stall = f"waiting for the host {time_text(step.stall_ms)} = {_share(step.stall_ms, step.time_ms)}"
+    stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
-    busy = (
-        f"the link is busy {_share(step.busy_d2h_ms, step.time_ms)} d2h, {_share(step.busy_h2d_ms, step.time_ms)} h2d"
-    )
+    busy = f"the link is busy {share(step.busy_d2h_ms, step.time_ms)} d2h, {share(step.busy_h2d_ms, step.time_ms)} h2d"
     parts = [
         f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})",
         f"compute {time_text(step.compute_ms)}",
@@ -111,7 +92,7 @@ def _step(report: Report, width: int) -> list[str]:
         parts.insert(2, f"collectives alone {time_text(step.collective_exposed_ms)}")
     without = f"{_INDENT}{time_text(step.without_transfers_ms)} with free transfers"
     ideal = f"{time_text(step.ideal_ms)} with perfect overlap"
-    return [*nothing, *_flow(parts, "   ", width), *_flow([f"{without}, {ideal}", busy], "; ", width)]
+    return [*nothing, *flow(parts, "   ", width), *flow([f"{without}, {ideal}", busy], "; ", width)]
 
 
 def _range(step: PredictedStep) -> str:
@@ -120,7 +101,8 @@ def _range(step: PredictedStep) -> str:
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
-def _tensor(transfer: TransferInfo) -> str:
+def tensor_text(transfer: TransferInfo) -> str:
+    """A transfer's tensor: its name and shape, or what brings it back."""
     tensor = transfer.tensor
     dims = list(tensor.shape)
     while len(dims) > 1 and dims[0] == 1:  # a slice of a stack has a dimension of one in front
@@ -132,7 +114,8 @@ def _tensor(transfer: TransferInfo) -> str:
     return f"{name} {shape}" if name else shape
 
 
-def _where(transfer: TransferInfo) -> str:
+def where_text(transfer: TransferInfo) -> str:
+    """The user's line, or the computation."""
     source = transfer.source
     if source is None:
         return clean(transfer.computation)
@@ -143,21 +126,21 @@ def _where(transfer: TransferInfo) -> str:
 
 def _row(transfer: TransferInfo) -> list[str]:
     found = transfer.predicted
-    covered = "" if found is None else _share(found.cover_ms, found.duration_ms)
+    covered = "" if found is None else share(found.cover_ms, found.duration_ms)
     mark = "" if transfer.robust in (True, None) else "?"
     kind = {"dma": "", "kernel": " kernel", "unknown": " copy or kernel"}.get(
         transfer.mechanism, f" {transfer.mechanism}"
     )
     return [
         f"{transfer.direction} {transfer.id:>3}",
-        _tensor(transfer) + kind,
+        tensor_text(transfer) + kind,
         bytes_text(transfer.bytes),
         f"x{transfer.executions}",
         "" if found is None else time_text(found.duration_each_ms),
         covered,
         "" if found is None else time_text(found.wait_ms),
         transfer.verdict + mark,
-        _where(transfer),
+        where_text(transfer),
     ]
 
 
@@ -171,7 +154,7 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     rows = [_HEADER, *(_row(transfer) for transfer in shown)]
     longest = max(24, width - 70)
     for row in rows[1:]:
-        row[_TENSOR] = _cut(row[_TENSOR], longest)
+        row[_TENSOR] = cut(row[_TENSOR], longest)
     widths = _fitted(rows, width)
     lines = []
     for number, row in enumerate(rows):
@@ -183,7 +166,7 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
             lines.append(click.style(" " + "  ".join(cells).rstrip(), bold=True))
             continue
         verdict = row[7].rstrip("?")
-        cells[7] = click.style(cells[7], fg=_COLORS.get(verdict))
+        cells[7] = click.style(cells[7], fg=COLORS.get(verdict))
         lines.append(" " + "  ".join(cells).rstrip())
     if any(row[7].endswith("?") for row in rows):
         lines.append(" ? the verdict changes within the range of the prediction")
@@ -207,11 +190,12 @@ def _fitted(rows: list[list[str]], width: int) -> list[int]:
     for column, least in ((_TENSOR, 18), (_WHERE, 18)):
         widths[column] = min(widths[column], max(least, widths[column] - over()))
         for row in rows:
-            row[column] = _cut(row[column], widths[column])
+            row[column] = cut(row[column], widths[column])
     return widths
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """Text with an ellipsis where it is longer than ``width``."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "\u2026"
 
 
@@ -271,9 +255,9 @@ def _memory(report: Report, width: int) -> list[str]:
     return lines
 
 
-def _reasons(report: Report, width: int) -> list[str]:
-    """Why, for the transfers that cost the most."""
-    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted]
+def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
+    """Why, for the transfers that cost the most and that no finding tells of."""
+    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in told]
     waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
     lines: list[str] = []
     for transfer in waiting[:3]:
@@ -285,29 +269,98 @@ def _reasons(report: Report, width: int) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _findings(report: Report, width: int) -> list[str]:
+MAX_FINDINGS = 5
+"""Findings in full; ``--all`` shows them all, with those that only inform."""
+
+_SEVERITY_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+def _shown_findings(report: Report, show_all: bool) -> tuple[FindingInfo, ...]:
+    if show_all:
+        return report.findings
+    return tuple(finding for finding in report.findings if finding.severity != "info")[:MAX_FINDINGS]
+
+
+def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
     lines: list[str] = []
-    for finding in report.findings:
-        where = f"transfer {finding.transfer}" if finding.transfer else clean(finding.instruction or "")
-        head = f"{finding.code} {finding.severity}   {finding.name}   {where}"
-        lines += [click.style(head, fg="red", bold=True)]
-        lines += textwrap.wrap(
-            f"{clean(finding.message)}. Try: {clean(finding.remedy)}.",
-            width - 3,
-            initial_indent="   ",
-            subsequent_indent="   ",
-        )
-    return ["", *lines] if lines else []
+    for finding in _shown_findings(report, show_all):
+        lines += [_finding_head(finding, width)]
+        lines += _wrapped(_sentence(finding.message), width, 3)
+        if finding.source_text and finding.source:
+            lines += [f"   {finding.source.line} | {clean(finding.source_text)}"[:width]]
+        lines += _wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
+    if show_all:
+        lines += _not_run(report, width)
+    counted = _finding_count(report, show_all)
+    return ["", *lines, counted] if counted else ["", *lines] if lines else []
 
 
-def _loose_ends(report: Report, width: int) -> list[str]:
+def _finding_head(finding: FindingInfo, width: int) -> str:
+    place = ""
+    if finding.source is not None:
+        place = f"{clean(os.path.basename(finding.source.file))}:{finding.source.line}"
+    elif finding.instruction:
+        place = clean(finding.instruction)
+    cost = f"{time_text(finding.cost_ms)} a step" if finding.cost_ms else ""
+    left = f"{finding.code} {finding.severity:<7}"
+    middle = "   ".join(part for part in (f"{finding.name:<27}", cost) if part)
+    space = max(3, width - len(left) - 3 - len(middle) - len(place))
+    color = _SEVERITY_COLORS[finding.severity]
+    return f"{click.style(left, fg=color, bold=True)}   {middle}{' ' * space}{place}".rstrip()
+
+
+def _sentence(text: str) -> str:
+    return f"{clean(text[:1]).upper()}{clean(text[1:])}."
+
+
+def _wrapped(text: str, width: int, indent: int, hanging: int | None = None) -> list[str]:
+    after = " " * (indent if hanging is None else hanging)
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * indent,
+        subsequent_indent=after,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _not_run(report: Report, width: int) -> list[str]:
+    """Rules that could not look, by what they lack."""
+    by_reason: dict[str, list[str]] = {}
+    for rule in report.rules_not_run:
+        by_reason.setdefault(rule.reason, []).append(rule.code)
+    lines: list[str] = []
+    for reason, codes in by_reason.items():
+        lines += _wrapped(f"not run: {', '.join(codes)}: {reason}", width, 0, 3)
+    return lines
+
+
+def _finding_count(report: Report, show_all: bool) -> str:
+    """``1 error, 2 warnings, 1 note; 4 rules lacked evidence.`` and how to see more."""
+    words = {"error": "error", "warning": "warning", "info": "note"}
+    parts = []
+    for severity, word in words.items():
+        count = sum(finding.severity == severity for finding in report.findings)
+        if count:
+            parts.append(f"{count} {word}{'s' if count > 1 else ''}")
+    if not parts:
+        return ""
+    line = ", ".join(parts)
+    hidden = len(report.findings) - len(_shown_findings(report, show_all))
+    if hidden:
+        line += f" ({hidden} more with --all)"
+    return f"{line}.   What a code means: hloinspect rules {report.findings[0].code}"
+
+
+def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
     """Transfers without another end: sent and never read, fetched and never written."""
     lines: list[str] = []
     for fate, text in (
         ("never read", "sent and neither fetched nor returned"),
         ("never written", "fetched, and written by nothing in this step"),
     ):
-        found = [f"{t.direction} {t.id}" for t in report.transfers if t.fate == fate]
+        found = [f"{t.direction} {t.id}" for t in report.transfers if t.fate == fate and t.id not in told]
         if found:
             more = f" and {len(found) - 4} more" if len(found) > 4 else ""
             lines += textwrap.wrap(

@@ -1,0 +1,44 @@
+"""What a program asked of host memory before it was compiled: the placements in its StableHLO.
+
+Only these are counted, by plain searches: StableHLO is MLIR, and nothing else of it is needed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TO_HOST = re.compile(r'_xla_buffer_placement = "(?:un)?pinned_host"')
+_TO_DEVICE = re.compile(r'_xla_buffer_placement = "device"')
+_KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
+    loop's body counts once), ``arguments`` and ``results`` those of the step that it asks to be in host memory.
+    ``unmatched`` are names that a policy offloads and that no offloaded value has (`hloinspect compile` looks)."""
+
+    to_host: int
+    to_device: int
+    arguments: int
+    results: int
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def anything(self) -> bool:
+        """Whether anything was to be in host memory."""
+        return bool(self.to_host or self.arguments or self.results)
+
+
+def asked_of(stablehlo: str) -> Asked:
+    """Counts the placements in the text of a StableHLO module."""
+    start = stablehlo.find("func.func public @main")
+    line = stablehlo[start : stablehlo.find("\n", start)] if start >= 0 else ""
+    arguments, _, results = line.partition(") -> (")
+    return Asked(
+        to_host=len(_TO_HOST.findall(stablehlo)),
+        to_device=len(_TO_DEVICE.findall(stablehlo)),
+        arguments=len(_KIND.findall(arguments)),
+        results=len(_KIND.findall(results)),
+    )

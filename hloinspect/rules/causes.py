@@ -1,0 +1,118 @@
+"""The one cause that each waiting transfer is put down to, so that no two rules report the same wait.
+
+Causes are tried from the one that explains the most: a step whose scheduler is off has no windows at all, so nothing is
+said of each window.
+"""
+
+from __future__ import annotations
+
+from hloinspect.offload.events import HOST_COMPUTE
+from hloinspect.offload.roundtrips import ARGUMENT
+from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.rules.evidence import Evidence
+from hloinspect.verdict import HIDDEN, SYNCHRONOUS, UNKNOWN
+
+SCHEDULER_FLAG = "xla_gpu_enable_latency_hiding_scheduler"
+ESTIMATOR_FLAG = "xla_gpu_enable_analytical_sol_latency_estimator"
+
+USELESS = "useless"
+WHOLE_STACK = "whole stack"
+BLOCKING = "blocking"
+SCHEDULER = "scheduler"
+LINK = "link"
+KERNEL = "kernel"
+LIMIT = "limit"
+EARLY = "early"
+QUEUE = "queue"
+BARRIER = "barrier"
+NOT_PIPELINED = "not pipelined"
+POINT_OF_USE = "point of use"
+SHORT = "short"
+
+TINY_SHARE = 0.10
+"""A window that could hide less than this share of a transfer's bytes is none."""
+
+LINK_SHARE = 1.05
+"""The link sets the pace of the step where its bytes alone take this much longer than the step without transfers."""
+
+
+def cause_of(evidence: Evidence, transfer: Transfer) -> str:
+    """What one transfer's wait is put down to; "" where it does not wait."""
+    info = evidence.infos[transfer.id]
+    found = info.predicted
+    if found is None or info.verdict in (HIDDEN, UNKNOWN) or evidence.wait_of(transfer.id) <= 0:
+        return ""
+    if evidence.sends_constant(transfer) or evidence.is_never_read(transfer):
+        return USELESS
+    if evidence.feeds_loop_of_layers(transfer):
+        return WHOLE_STACK
+    if info.verdict == SYNCHRONOUS:
+        return KERNEL if transfer.mechanism == "kernel" else BLOCKING
+    if evidence.scheduler_off:
+        return SCHEDULER
+    if transfer.direction in evidence.bound_directions:
+        return LINK
+    if transfer.mechanism == "kernel":
+        return KERNEL
+    work = evidence.window_work(transfer.id)
+    looping = evidence.turns(transfer.id) > 1
+    if work == 0 and looping and evidence.is_gpu and evidence.at_memory_limit:
+        return LIMIT
+    if transfer.direction == H2D:
+        if waits_before_use(evidence, transfer):
+            return EARLY
+        barrier = transfer.done_computation in evidence.remat_barriers
+        if barrier and (looping or found.binding != "queue"):
+            return BARRIER
+        if looping and evidence.is_gpu and not evidence.is_carried(transfer.id):
+            return NOT_PIPELINED
+    if found.binding == "queue":
+        return QUEUE
+    hides = found.largest_hidden_bytes
+    if hides is not None and hides < TINY_SHARE * transfer.bytes and (work or 0) <= 1:
+        return POINT_OF_USE
+    return SHORT
+
+
+def waits_before_use(evidence: Evidence, transfer: Transfer) -> bool:
+    """Whether the device waits for an argument in host memory although there is more to do before its first use than
+    what its window holds: the done could stand later."""
+    if transfer.fate != ARGUMENT:
+        return False
+    use, done = evidence.first_uses.get(transfer.id), transfer.done_index
+    window = evidence.window_work(transfer.id)
+    if use is None or done is None or window is None or transfer.done_computation is None:
+        return False
+    return evidence.work_between(transfer.done_computation, done, use) > max(3, window)
+
+
+def bound_directions(evidence: Evidence) -> frozenset[str]:
+    """The directions of the link that need longer for a step's bytes than the step would take without transfers."""
+    step = evidence.step
+    if step is None or step.ideal_ms <= LINK_SHARE * step.without_transfers_ms:
+        return frozenset()
+    busy = {D2H: step.busy_d2h_ms, H2D: step.busy_h2d_ms}
+    return frozenset(way for way, time in busy.items() if time > LINK_SHARE * step.without_transfers_ms)
+
+
+def why_scheduler_is_off(evidence: Evidence) -> str:
+    """Why XLA:GPU's latency-hiding scheduler is taken to have been off, or ""; see rule HLO111."""
+    if not evidence.is_gpu or not evidence.module.is_scheduled:
+        return ""
+    if evidence.has_flag(SCHEDULER_FLAG) == "true":
+        return ""
+    if evidence.has_flag(SCHEDULER_FLAG) == "false" and evidence.has_flag(ESTIMATOR_FLAG) == "false":
+        return "the flags turn it off"
+    pairs = [t for t in evidence.transfers.values() if t.asynchronous and _is_plain_copy(evidence, t)]
+    if not pairs or any(evidence.window_work(t.id) != 0 for t in pairs):
+        return ""
+    if evidence.offload and any(event.kind == HOST_COMPUTE for event in evidence.offload.host_events):
+        return "computation on the host (compute_on) turns it off"
+    return "every copy is waited for where it is started" if len(pairs) > 1 else ""
+
+
+def _is_plain_copy(evidence: Evidence, transfer: Transfer) -> bool:
+    """Whether it is a copy-start and not a slice: only those does no other pass move apart
+    (gpu_hlo_schedule.cc, ShouldScheduleAsEarlyAsPossible)."""
+    start = evidence.module.computations[transfer.computation].instruction(transfer.start_index)
+    return start.opcode == "copy-start"

@@ -1,0 +1,65 @@
+"""Which rules run, and how loud they are: from ``[tool.hloinspect]`` and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from hloinspect.errors import UsageError
+from hloinspect.rules.registry import RULES
+from hloinspect.rules.rule import SEVERITIES, Rule
+
+ALL = "ALL"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``select`` and ``ignore`` are codes or the beginnings of codes (``HLO1``, ``ALL``); the longest one that fits a
+    rule decides, and of two of one length ``ignore``. ``severity`` maps codes or beginnings to a severity that replaces
+    what the rule says; again the longest decides.
+    """
+
+    select: tuple[str, ...] = (ALL,)
+    ignore: tuple[str, ...] = ()
+    severity: Mapping[str, str] = field(default_factory=dict)
+
+    def runs(self, rule: Rule) -> bool:
+        """Whether a rule is wanted."""
+        wanted, unwanted = _longest(self.select, rule), _longest(self.ignore, rule)
+        return wanted >= 0 and wanted > unwanted
+
+    def severity_of(self, rule: Rule) -> str | None:
+        """The severity that was asked for, or None."""
+        fitting = [prefix for prefix in self.severity if _fits(prefix, rule)]
+        return self.severity[max(fitting, key=_length)] if fitting else None
+
+
+def _fits(prefix: str, rule: Rule) -> bool:
+    return prefix == ALL or rule.code.startswith(prefix)
+
+
+def _length(prefix: str) -> int:
+    return 0 if prefix == ALL else len(prefix)
+
+
+def _longest(prefixes: Iterable[str], rule: Rule) -> int:
+    return max((_length(prefix) for prefix in prefixes if _fits(prefix, rule)), default=-1)
+
+
+def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
+    """The codes in upper case, each of which must be a rule's or the beginning of one. Raises UsageError, which begins
+    with ``where`` they stand."""
+    found = []
+    for code in codes:
+        upper = code.strip().upper()
+        if not upper or not (upper == ALL or any(rule.code.startswith(upper) for rule in RULES)):
+            raise UsageError(f"{where}: {code!r} is no rule's code or the beginning of one (see `hloinspect rules`)")
+        found.append(upper)
+    return tuple(found)
+
+
+def checked_severity(value: object, where: str) -> str:
+    """One of the severities. Raises UsageError."""
+    if value not in SEVERITIES:
+        raise UsageError(f"{where}: {value!r} is no severity; expected {', '.join(SEVERITIES)}")
+    return str(value)

@@ -1,0 +1,282 @@
+"""HLO302 to HLO306: what was asked of host memory and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hloinspect.offload.events import HOST_COMPUTE
+from hloinspect.offload.transfers import HostCopy
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.rule import ERROR, INFO, MODULE, STABLEHLO, WARNING, Found, Rule
+from hloinspect.units import bytes_text
+
+_REARRANGES = frozenset({"transpose", "reshape", "convert", "copy", "bitcast-convert", "reverse"})
+_INDEXING = frozenset({"add", "subtract", "multiply", "compare", "select", "clamp"})
+_BOOKKEEPING = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element"})
+
+
+def offload_deleted(evidence: Evidence) -> Iterator[Found]:
+    """The program asks for host memory, and the compiled module has none.
+
+    What it finds
+        StableHLO that places values in host memory (`annotate_device_placement`), beside an optimized module in which
+        nothing is in host memory.
+    Why it matters
+        XLA has deleted the offload without a word: a copy to the host that feeds its copy back is folded into no copy
+        at all. Memory is what it would be without the policy, or more.
+    What to do
+        Something must stand between the two copies. For unrolled layers leave `prevent_cse=True` (the default) in
+        `jax.checkpoint`: its barrier is what keeps them apart. Or scan the layers.
+    When the advice does not hold
+        On TPU the placements are kept in the same program. A value that is not needed in the backward pass is gone
+        together with its offload, and then nothing is lost.
+    Example
+        u_off_nocse of the corpus: 4 GiB placed on the host in StableHLO, none in the module; 13.6 GiB of device memory
+        instead of 6.9.
+    References
+        xla/hlo/transforms/simplifiers/algebraic_simplifier.cc (HandleCopy, no check of memory spaces); failure U1 of
+        docs/failures.md.
+    """
+    asked, offload = evidence.asked, evidence.offload
+    if asked is None or offload is None or not asked.to_host:
+        return
+    if offload.transfers or offload.host_values or offload.host_copies or offload.host_events:
+        return
+    if not evidence.module.is_scheduled:
+        return
+    yield Found(
+        message=f"the program places {asked.to_host} values in host memory, and the compiled module has none there: "
+        "XLA has deleted the offload",
+        remedy="keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them",
+        evidence={"placements": asked.to_host, "host_bytes": 0},
+    )
+
+
+def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
+    """A policy names values to offload, and none of them is offloaded.
+
+    What it finds
+        Names given to `save_and_offload_only_these_names` while the step was traced, of which no value was placed in
+        host memory. Only `hloinspect compile`, or a step given to `hloinspect inspect`, can see that: names are not in
+        the compiled module.
+    Why it matters
+        The program runs, without an error and without the offload: what was to be on the host is recomputed.
+    What to do
+        Compare the names letter by letter with those in `checkpoint_name(x, name)`. The name must be on a value that
+        the backward pass needs, inside of the function that `jax.checkpoint` wraps: naming a block's output, or the
+        carry of a scan, matches nothing, since it is no residual. Name its input, or a value inside.
+    When the advice does not hold
+        One policy is shared by several models, and this one has no such value.
+    Example
+        names_which_can_be_offloaded=["hidden"] and checkpoint_name(h, "hid")
+    References
+        jax issue 23869 = openxla/xla issue 17541; failure U2 of docs/failures.md.
+    """
+    asked = evidence.asked
+    if asked is None or not asked.unmatched:
+        return
+    names = ", ".join(asked.unmatched[:6]) + (", ..." if len(asked.unmatched) > 6 else "")
+    nothing = not asked.to_host
+    yield Found(
+        message=f"a policy offloads by name, and no value named {names} was placed in host memory"
+        + (": nothing is offloaded at all" if nothing else ""),
+        remedy="compare the names with those of checkpoint_name; name a value that the backward pass needs, inside of "
+        "what jax.checkpoint wraps, and not a block's output",
+        severity=None if nothing else WARNING,
+        evidence={"names": list(asked.unmatched), "placements": asked.to_host},
+    )
+
+
+def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
+    """Arguments or results were to be in host memory, and are in device memory.
+
+    What it finds
+        StableHLO in which arguments or results of the step have the memory kind `pinned_host`, beside a module with
+        fewer of them in host memory.
+    Why it matters
+        Parameters or optimizer state that were to be offloaded occupy the device, without an error.
+    What to do
+        Look at the shardings of the arguments that were passed when the step was compiled:
+        `NamedSharding(mesh, spec, memory_kind="pinned_host")` in `in_shardings` or on the arrays themselves, and the
+        same in `out_shardings` for what is returned.
+    When the advice does not hold
+        jax up to 0.8.0 drops every placement where it compiles for a device that is not there; compile with a later
+        one. `hloinspect compile` keeps the kinds that jax drops on such GPU topologies (docs/compile.md).
+    Example
+        an optimizer step whose moments are asked for in pinned_host, with entry_computation_layout of plain f32
+    References
+        jaxlib/sharding.cc (CheckAndCanonicalizeMemoryKind); failure U3 of docs/failures.md.
+    """
+    asked, offload = evidence.asked, evidence.offload
+    if asked is None or offload is None or not (asked.arguments or asked.results):
+        return
+    arguments = _leaves(evidence, "parameter")
+    results = _leaves(evidence, "result")
+    lost = max(0, asked.arguments - arguments) + max(0, asked.results - results)
+    if not lost:
+        return
+    yield Found(
+        message=f"{asked.arguments} arguments and {asked.results} results were to be in host memory; {arguments} and "
+        f"{results} are",
+        remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
+        "than 0.8.0",
+        evidence={
+            "asked_arguments": asked.arguments,
+            "asked_results": asked.results,
+            "host_arguments": arguments,
+            "host_results": results,
+        },
+    )
+
+
+def _leaves(evidence: Evidence, kind: str) -> int:
+    """Arrays in host memory among the arguments or results of the step."""
+    entry = evidence.module.entry
+    if kind == "parameter":
+        return sum(leaf.on_host for parameter in entry.parameters for _, leaf in parameter.shape.leaves)
+    return sum(leaf.on_host for _, leaf in entry.root.shape.leaves)
+
+
+def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
+    """A kernel of the device computes on host memory, over the link.
+
+    What it finds
+        On GPU, an instruction that reads and writes host memory and is no copy: XLA converts operations on values in
+        host memory "into host compute", which on GPU is a kernel that works over the link.
+    Why it matters
+        Each byte crosses the link twice, at the link's rate, on the stream that computes.
+    What to do
+        Fetch first, then compute: `jax.device_put(x, device)` in front of the operation, and send the result. Look for
+        a convert, a scale or an update that is applied to an array while it is in host memory.
+        A kernel that only slices is XLA's own, up to jax 0.7.2: from 0.8.0 it fetches the slice itself.
+        `--xla_disable_automatic_host_compute_offload=true` (jax 0.7.2 and later) makes it an error, which is a guard
+        for CI.
+    When the advice does not hold
+        A small update of a large array in host memory (a few rows) can be cheaper over the link than fetching it all.
+    Example
+        gb200_compute_on_host_memory of the fixtures: stack * 2 + 1 on a stack in pinned_host is loop_add_fusion.
+    References
+        xla/hlo/transforms/host_offloader.cc (the warning); jax issue 28319, AI-Hypercomputer/maxtext pull request 1824,
+        openxla/xla issue 34565; failure U8 of docs/failures.md.
+    """
+    found = [copy for copy in _kernels(evidence) if not _rearranges(evidence, copy.computation, copy.instruction)]
+    if not found:
+        return
+    first = max(found, key=lambda copy: (copy.bytes * copy.executions, copy.instruction))
+    total = sum(copy.bytes * copy.executions for copy in found)
+    remedy = "jax.device_put the value to the device in front of the operation, and send the result"
+    if all(_only_slices(evidence, copy) for copy in found):
+        remedy = "update jax: from 0.8.0 it fetches the slice itself instead of slicing within host memory first"
+    yield Found(
+        message=f"{_names([copy.instruction for copy in found])} on host memory over the link, {bytes_text(total)} a "
+        "step",
+        remedy=remedy,
+        instruction=first.instruction,
+        computation=first.computation,
+        evidence={"kernels": len(found), "bytes_per_step": total},
+    )
+
+
+def layout_change_on_host(evidence: Evidence) -> Iterator[Found]:
+    """A transpose or conversion runs between two places in host memory.
+
+    What it finds
+        On GPU, a kernel that reads and writes host memory and only rearranges or converts: a transpose, a change of
+        layout or of type.
+    Why it matters
+        The whole buffer crosses the link twice, with an access pattern that the link is worst at.
+    What to do
+        Do it on the device: before sending (`device_put` of the transposed value), or after fetching.
+    When the advice does not hold
+        It happens once, outside of the training loop.
+    Example
+        stack.transpose(0, 2, 1) with the argument and the result in pinned_host
+    References
+        openxla/xla pull requests 24248, 10495 and 17500; failure U17 of docs/failures.md.
+    """
+    found = [copy for copy in _kernels(evidence) if _rearranges(evidence, copy.computation, copy.instruction)]
+    if not found:
+        return
+    first = max(found, key=lambda copy: (copy.bytes * copy.executions, copy.instruction))
+    total = sum(copy.bytes * copy.executions for copy in found)
+    yield Found(
+        message=f"{_names([copy.instruction for copy in found], 'rearranges', 'rearrange')} host memory over the link, "
+        f"{bytes_text(total)} a step",
+        remedy="transpose or convert on the device, before sending or after fetching",
+        instruction=first.instruction,
+        computation=first.computation,
+        evidence={"kernels": len(found), "bytes_per_step": total},
+    )
+
+
+def _kernels(evidence: Evidence) -> list[HostCopy]:
+    if not evidence.is_gpu or evidence.offload is None:
+        return []
+    return [copy for copy in evidence.offload.host_copies if copy.mechanism == "kernel"]
+
+
+def _rearranges(evidence: Evidence, computation: str, name: str) -> bool:
+    """Whether an instruction, or all that a fusion does, is a transpose or conversion."""
+    instruction = evidence.module.computations[computation].find(name)
+    if instruction is None:
+        return False
+    if instruction.opcode != "fusion":
+        return instruction.opcode in _REARRANGES
+    body = evidence.module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
+    opcodes = {inner.opcode for inner in body or ()} - _BOOKKEEPING
+    return bool(opcodes) and opcodes <= _REARRANGES
+
+
+def _only_slices(evidence: Evidence, copy: HostCopy) -> bool:
+    """Whether a kernel does nothing but cut a slice out of a buffer in host memory."""
+    instruction = evidence.module.computations[copy.computation].find(copy.instruction)
+    called = instruction.called.get("calls", ()) if instruction is not None else ()
+    body = evidence.module.computations.get(next(iter(called), ""))
+    opcodes = {inner.opcode for inner in body or ()} - _BOOKKEEPING - _INDEXING
+    return bool(opcodes) and opcodes <= {"dynamic-slice", "slice"}
+
+
+def _names(names: list[str], one: str = "works", many: str = "work") -> str:
+    return f"{names[0]} {one}" if len(names) == 1 else f"{len(names)} kernels ({', '.join(names[:3])}) {many}"
+
+
+def host_compute(evidence: Evidence) -> Iterator[Found]:
+    """A part of the step runs on the host's CPU.
+
+    What it finds
+        A computation that the runtime hands to the host (`HostExecute`): what `compute_on("device_host")` asks for, and
+        on TPU also what XLA makes of operations on values in host memory.
+    Why it matters
+        How long the host takes is in no module and in no prediction. The device waits at its done.
+    What to do
+        If you asked for it, measure it. If not, find the operation on a value in host memory (HLO305 names such kernels
+        on GPU) and move it to the device.
+    When the advice does not hold
+        You asked for it, and a measured run shows that nothing waits.
+    Example
+        gb200_compute_on of the fixtures: a gradient goes to the host, which updates a state there.
+    References
+        jax.experimental.compute_on; forms F7 and failures U8 and U25 of docs/failures.md.
+    """
+    events = [e for e in (evidence.offload.host_events if evidence.offload else ()) if e.kind == HOST_COMPUTE]
+    if not events:
+        return
+    runs = sum(event.executions for event in events)
+    yield Found(
+        message=f"{_names([event.instruction for event in events], 'runs', 'run')} on the host's CPU, {runs} times a "
+        "step; how long that takes is not predicted",
+        remedy="measure a run; move the operation to the device if compute_on was not meant",
+        instruction=events[0].instruction,
+        computation=events[0].computation,
+        evidence={"computations": len(events), "executions": runs},
+    )
+
+
+RULES = (
+    Rule("HLO302", "offload-deleted", ERROR, (MODULE, STABLEHLO), offload_deleted),
+    Rule("HLO303", "policy-matches-nothing", ERROR, (MODULE, STABLEHLO), policy_matches_nothing),
+    Rule("HLO304", "memory-kind-dropped", ERROR, (MODULE, STABLEHLO), memory_kind_dropped),
+    Rule("HLO305", "kernel-on-host-memory", WARNING, (MODULE,), kernel_on_host_memory),
+    Rule("HLO306", "layout-change-on-host", WARNING, (MODULE,), layout_change_on_host),
+    Rule("HLO307", "computation-on-host", INFO, (MODULE,), host_compute),
+)

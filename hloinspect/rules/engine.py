@@ -1,0 +1,149 @@
+"""Runs the rules over a report, and puts what they find in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from hloinspect.report.schema import FindingInfo, Report, RuleNotRun, SourceInfo
+from hloinspect.rules.choice import Choice
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.registry import RULES
+from hloinspect.rules.rule import (
+    ERROR,
+    INFO,
+    MEASURED,
+    MEMORY,
+    MODULE,
+    PREDICTION,
+    SCHEDULE,
+    SEVERITIES,
+    STABLEHLO,
+    TARGET,
+    TRACE,
+    WARNING,
+    Found,
+    Rule,
+)
+
+INFO_SHARE = 0.005
+"""A rule on time whose finding costs less than this share of the step only informs."""
+
+WARNING_SHARE = 0.05
+"""One that costs less than this share warns at most, and so does one whose verdicts all change within the prediction's
+range."""
+
+_LONGEST_LINE = 200
+_LARGEST_SOURCE = 4 << 20
+
+_MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
+    MODULE: (lambda e: e.offload is not None, "needs the module: the input has none, or not the one that ran"),
+    SCHEDULE: (lambda e: e.offload is not None and e.module.is_scheduled, "needs a scheduled module"),
+    PREDICTION: (lambda e: e.step is not None, "needs a prediction: --target, and a link for it"),
+    MEMORY: (
+        lambda e: e.report.memory.device_bytes is not None,
+        "needs the memory of the step: a scheduled module, `hloinspect compile` or a dump",
+    ),
+    TARGET: (lambda e: e.report.target is not None, "needs a --target"),
+    STABLEHLO: (
+        lambda e: e.asked is not None,
+        "needs the StableHLO of the step: `hloinspect compile` writes it; STEM.stablehlo beside STEM.hlo is read too",
+    ),
+    MEASURED: (lambda e: e.report.step.measured is not None, "needs a trace with whole steps: `hloinspect trace`"),
+    TRACE: (lambda e: e.report.trace is not None, "needs a trace: `hloinspect trace`"),
+}
+
+
+def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
+    """The same report with its findings, those that matter most first, and with the rules that could not run."""
+    chosen = choice or Choice()
+    findings: list[FindingInfo] = []
+    not_run: list[RuleNotRun] = []
+    for rule in RULES:
+        if not chosen.runs(rule):
+            continue
+        if reason := missing(rule, evidence):
+            not_run.append(RuleNotRun(rule.code, rule.name, reason))
+            continue
+        findings += [_finding(rule, found, evidence, chosen) for found in rule.check(evidence)]
+    findings.sort(key=_rank)
+    return replace(evidence.report, findings=tuple(findings), rules_not_run=tuple(not_run))
+
+
+def _rank(finding: FindingInfo) -> tuple[int, bool, float, str]:
+    """By severity; wrong results in front of slow ones; then by cost."""
+    is_wrong = finding.code.startswith("HLO3")
+    return (SEVERITIES.index(finding.severity), not is_wrong, -(finding.cost_ms or 0.0), finding.code)
+
+
+def missing(rule: Rule, evidence: Evidence) -> str:
+    """What a rule lacks to run, or ""."""
+    for need in rule.needs:
+        there, reason = _MISSING[need]
+        if not there(evidence):
+            return reason
+    return ""
+
+
+def _finding(rule: Rule, found: Found, evidence: Evidence, choice: Choice) -> FindingInfo:
+    first = evidence.infos[found.transfers[0]] if found.transfers else None
+    computation = found.computation or (first.computation if first else None)
+    source = found.source or (first.source if first else None) or _source(evidence, computation, found.instruction)
+    loop = evidence.loops.get(computation) if computation and evidence.offload else None
+    return FindingInfo(
+        code=rule.code,
+        name=rule.name,
+        severity=choice.severity_of(rule) or _severity(rule, found, evidence),
+        message=found.message,
+        remedy=found.remedy,
+        transfer=first.id if first else None,
+        instruction=found.instruction or (first.start if first else None),
+        source=source,
+        evidence=found.evidence,
+        transfers=found.transfers,
+        computation=computation,
+        loop=loop.name if loop else None,
+        cost_ms=found.cost_ms,
+        gain_ms=found.gain_ms,
+        source_text=source_line(source) if source else None,
+    )
+
+
+def _severity(rule: Rule, found: Found, evidence: Evidence) -> str:
+    if found.severity is not None:
+        return found.severity
+    step_ms = evidence.step_ms
+    if not rule.by_cost or not step_ms or found.cost_ms is None:
+        return rule.severity
+    share = found.cost_ms / step_ms
+    sure = not found.transfers or any(evidence.infos[number].robust for number in found.transfers)
+    least = INFO if share < INFO_SHARE else WARNING if share < WARNING_SHARE or not sure else ERROR
+    return max(rule.severity, least, key=SEVERITIES.index)
+
+
+def _source(evidence: Evidence, computation: str | None, instruction: str | None) -> SourceInfo | None:
+    """The user's line of an instruction that is no transfer."""
+    if evidence.offload is None or computation is None or instruction is None:
+        return None
+    from hloinspect.offload.source import source_of
+
+    found = evidence.module.computations[computation].find(instruction)
+    source = source_of(found.metadata) if found is not None else None
+    return SourceInfo(source.file, source.line, source.function or None) if source else None
+
+
+def source_line(source: SourceInfo) -> str | None:
+    """The text of a line of Python, or None where the file is not there. Other files are not opened: the module names
+    them, and a module may come from anywhere."""
+    path = Path(source.file)
+    try:
+        if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
+            return None
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if number == source.line:
+                    return line.strip()[:_LONGEST_LINE] or None
+    except (OSError, ValueError):
+        return None
+    return None

@@ -1,0 +1,161 @@
+"""HLO201, HLO202 and HLO203: offload that does not free the device memory it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hloinspect.offload.roundtrips import ARGUMENT
+from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.rules.causes import EARLY
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, WARNING, Found, Rule
+from hloinspect.rules.words import described, verb, waits
+from hloinspect.units import bytes_text
+
+LATE_SHARE = 1 / 3
+"""Share of the bytes sent that must start late before the rule speaks: the last layers always do."""
+
+
+def late_d2h(evidence: Evidence) -> Iterator[Found]:
+    """Copies to the host start so late that the device buffer lives on.
+
+    What it finds
+        At least two copies to the host, and a third of the bytes, that start only when the backward pass has begun:
+        their sources fill device memory just when the offload was to free it.
+    Why it matters
+        The bytes cross the link both ways and next to nothing is saved: the peak of memory is at the end of the forward
+        pass. A step that was planned by its offload runs out of memory, or needs as much as without.
+    What to do
+        Scan the layers (`scan_layers=true` in MaxText) instead of unrolling them: a loop's turn ends with its copies.
+        If they must stay unrolled, the latency-hiding scheduler is what delays the copies:
+        `--xla_gpu_enable_latency_hiding_scheduler=false` with
+        `--xla_gpu_enable_analytical_sol_latency_estimator=false` frees the memory, but exposes every copy (HLO111);
+        a smaller `--xla_gpu_memory_limit_slop_factor` frees some of it.
+    When the advice does not hold
+        Memory is not what the step is short of: then the late copies do no harm but their traffic; do not offload.
+        For the last layer of a model a late copy is right, and for it the offload is useless anyway.
+    Example
+        llama405b_unroll126_cudnn of the corpus: 500 of 504 copies start in the backward pass: 122.8 GiB of device
+        memory for temporaries instead of 39.3 scanned.
+    References
+        openxla/xla pull requests 33240 and 18139; docs/memory.md; failure U4 and finding D of docs/failures.md.
+    """
+    sent = [info for info in evidence.infos.values() if info.direction == D2H and info.release is not None]
+    late = [info for info in sent if info.release is not None and info.release.late]
+    returning = sum(info.bytes_per_step for info in sent if info.release and info.release.before_backward is not None)
+    late_bytes = sum(info.bytes_per_step for info in late)
+    if len(late) < 2 or late_bytes < LATE_SHARE * returning:
+        return
+    numbers = tuple(info.id for info in sorted(late, key=lambda info: (-info.bytes_per_step, info.id)))
+    freed = sum(info.bytes_per_step for info in sent if info.release and info.release.before_backward)
+    yield Found(
+        message=f"{len(late)} of {len(sent)} copies to the host ({bytes_text(late_bytes)} a step) start only when the "
+        f"backward pass has begun: of {bytes_text(returning)} that the step sends and fetches again, "
+        f"{bytes_text(freed)} are off the device by then",
+        remedy="scan the layers instead of unrolling them; or do without this offload, which moves "
+        f"{bytes_text(late_bytes)} each way for nothing while the forward pass fills the memory",
+        transfers=numbers,
+        cost_ms=None,
+        evidence={
+            "late": len(late),
+            "copies": len(sent),
+            "late_bytes": late_bytes,
+            "sent_bytes": returning,
+            "freed_bytes": freed,
+        },
+    )
+
+
+def fetched_early(evidence: Evidence) -> Iterator[Found]:
+    """Tensors are fetched from the host long before they are used.
+
+    What it finds
+        A copy back that the device waits for although more work stands between its done and the first use of the value
+        than in its window; or an argument in host memory whose copy ends before a whole loop of the step that does not
+        use it.
+    Why it matters
+        The value occupies device memory all that time, which is what keeping it on the host was to avoid. And where the
+        step begins with the copies, it waits for bytes that it needs last.
+    What to do
+        Tie the fetch to what comes before its use. For optimizer state: call `jax.device_put(state, device)` in the
+        update, on values that depend on the gradients (`jax.lax.optimization_barrier((state, grads))` on the host side
+        keeps XLA from hoisting the copy), and update layer by layer in a scan.
+    When the advice does not hold
+        The state fits beside everything else at the peak, and nothing waits for the copies: then early is good.
+    Example
+        gb200_optimizer of the fixtures: four moments are waited for at the start of the step and used after the
+        backward pass.
+    References
+        jax-ml/jax pull request 28988 ("a lot of degradation"); AI-Hypercomputer/maxtext pull request 2513; failure U11
+        of docs/failures.md.
+    """
+    waiting = evidence.of_cause(EARLY)
+    idle = [t.id for t in evidence.transfers.values() if t.id not in waiting and _idles_through_a_loop(evidence, t)]
+    numbers = (*waiting, *idle)
+    if not numbers:
+        return
+    size = sum(evidence.infos[number].bytes for number in numbers)
+    cost = evidence.wait_ms(waiting) if waiting else None
+    yield Found(
+        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched long before the first use and "
+        f"{verb(numbers, 'occupies', 'occupy')} {bytes_text(size)} of device memory until then"
+        f"{waits(evidence, waiting) if waiting else ''}",
+        remedy="fetch where the value is used: call jax.device_put on values that depend on what comes before "
+        "(jax.lax.optimization_barrier ties them)",
+        transfers=numbers,
+        cost_ms=cost,
+        gain_ms=cost,
+        evidence={"transfers": len(numbers), "waited_for": len(waiting), "held_bytes": size},
+    )
+
+
+def _idles_through_a_loop(evidence: Evidence, transfer: Transfer) -> bool:
+    """Whether a whole loop runs between the done of a fetched argument and its first use."""
+    use, done = evidence.first_uses.get(transfer.id), transfer.done_index
+    if transfer.direction != H2D or transfer.fate != ARGUMENT or use is None or done is None:
+        return False
+    return any(done < place < use for place in evidence.loop_places.get(transfer.done_computation or "", ()))
+
+
+def whole_stack(evidence: Evidence) -> Iterator[Found]:
+    """A whole stack of parameters is fetched at once, and a loop uses one layer of it a turn.
+
+    What it finds
+        A copy back of an array with a leading dimension of L that is carried into a loop of L turns, outside of which
+        nothing else works with it: the loop slices a layer out in every turn.
+    Why it matters
+        All layers occupy device memory from the start, so keeping them on the host saves nothing while the step runs;
+        and the first layer waits for the last one's bytes.
+    What to do
+        Fetch one layer a turn: pass the stack to `jax.lax.scan` in host memory and call `jax.device_put` on the layer
+        inside the body. In flax and MaxText: `parameter_memory_host_offload` with scanned layers.
+    When the advice does not hold
+        The stack is small, or is used by several loops: then one fetch is cheaper than several.
+    Example
+        AI-Hypercomputer/maxtext pull request 1484 has the dump of such a step: f32[32,4096,11008] by one copy-start.
+    References
+        tests/matrix_steps.py (parameters_at_once beside parameters_by_layer); failure U12 of docs/failures.md.
+    """
+    numbers = evidence.costliest_first(t.id for t in evidence.transfers.values() if evidence.feeds_loop_of_layers(t))
+    if not numbers:
+        return
+    size = sum(evidence.infos[number].bytes for number in numbers)
+    first = evidence.infos[numbers[0]]
+    layer = first.bytes // max(1, first.tensor.shape[0])
+    yield Found(
+        message=f"{described(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of layers, "
+        f"fetched at once: {bytes_text(size)} on the device, of which a turn needs {bytes_text(layer)} of the largest"
+        f"{waits(evidence, numbers)}",
+        remedy="scan over the stack in host memory, and call jax.device_put on the layer inside the body",
+        transfers=numbers,
+        cost_ms=evidence.wait_ms(numbers),
+        gain_ms=None,
+        evidence={"stacks": len(numbers), "bytes": size, "layer_bytes": layer},
+    )
+
+
+RULES = (
+    Rule("HLO201", "d2h-too-late-to-free-memory", ERROR, (MODULE, SCHEDULE, MEMORY), late_d2h),
+    Rule("HLO202", "fetched-long-before-use", WARNING, (MODULE, SCHEDULE), fetched_early, by_cost=False),
+    Rule("HLO203", "whole-stack-fetched", WARNING, (MODULE, SCHEDULE), whole_stack),
+)

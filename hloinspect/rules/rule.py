@@ -1,0 +1,96 @@
+"""What a rule is, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hloinspect.report.schema import SourceInfo
+    from hloinspect.rules.evidence import Evidence
+
+ERROR = "error"
+WARNING = "warning"
+INFO = "info"
+SEVERITIES = (ERROR, WARNING, INFO)
+
+HEADINGS = (
+    "What it finds",
+    "Why it matters",
+    "What to do",
+    "When the advice does not hold",
+    "Example",
+    "References",
+)
+"""The headings of every rule's docstring, in order."""
+
+# What a rule may need; engine.py says for each whether it is there, and how to get it.
+MODULE = "module"
+SCHEDULE = "schedule"
+PREDICTION = "prediction"
+MEMORY = "memory"
+STABLEHLO = "stablehlo"
+TARGET = "target"
+MEASURED = "measured"
+TRACE = "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One diagnosis before it becomes a finding of the report.
+
+    ``transfers`` are the ids that it is about, the one that costs the most first. ``cost_ms`` is what they make the
+    step longer by (the sum of their waits, which are additive), ``gain_ms`` what the remedy would win back as far as
+    the prediction can say; both a step. ``severity`` replaces the rule's own, ``instruction`` and ``computation`` those
+    of the first transfer. ``evidence`` has the unit in each key.
+    """
+
+    message: str
+    remedy: str
+    transfers: tuple[int, ...] = ()
+    cost_ms: float | None = None
+    gain_ms: float | None = None
+    severity: str | None = None
+    instruction: str | None = None
+    computation: str | None = None
+    source: SourceInfo | None = None
+    evidence: dict[str, object] = field(default_factory=dict)
+
+
+Check = Callable[["Evidence"], Iterable[Found]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. ``code`` is stable (HLO1xx time, 2xx memory, 3xx correctness, 4xx evidence), ``name`` kebab-case.
+
+    ``severity`` is the most that it says; a rule with ``by_cost`` says less where little is lost (engine.py). ``needs``
+    is the evidence without which it cannot run.
+    """
+
+    code: str
+    name: str
+    severity: str
+    needs: tuple[str, ...]
+    check: Check
+    by_cost: bool = False
+
+    @property
+    def summary(self) -> str:
+        """The first line of its page."""
+        return cleandoc(self.check.__doc__ or "").partition("\n")[0]
+
+    def sections(self) -> dict[str, str]:
+        """The text below each heading of its page. Raises ValueError where a heading is missing or out of order."""
+        found: dict[str, list[str]] = {}
+        current: list[str] | None = None
+        for line in cleandoc(self.check.__doc__ or "").splitlines()[1:]:
+            if line in HEADINGS:
+                current = found.setdefault(line, [])
+            elif current is not None:
+                current.append(line)
+        if tuple(found) != HEADINGS:
+            raise ValueError(f"{self.code} has the headings {', '.join(found)}; expected {', '.join(HEADINGS)}")
+        return {heading: cleandoc("\n" + "\n".join(lines)) for heading, lines in found.items()}

@@ -1,0 +1,198 @@
+"""HLO102, HLO112 and HLO113: what keeps the copies of a loop from running ahead of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
+from hloinspect.rules.evidence import MEMORY_SHARE, PIPELINED_FLAG, Evidence
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
+from hloinspect.rules.words import described, verb, waits
+from hloinspect.units import bytes_text, time_text
+
+_SINCE = (0, 8, 2)
+
+
+def prefetched_gain_ms(evidence: Evidence, numbers: Sequence[int]) -> float | None:
+    """What would be won if these copies back were issued one turn ahead: their waits in all turns but the first, less
+    what does not fit behind the step's compute. None without a prediction."""
+    step = evidence.step
+    if step is None:
+        return None
+    gain, takes = 0.0, 0.0
+    for number in numbers:
+        found, turns = evidence.predicted(number), evidence.turns(number)
+        if found is not None and turns > 1:
+            gain += evidence.wait_of(number) * (turns - 1) / turns
+            takes += found.duration_ms
+    return max(0.0, gain - max(0.0, takes - step.compute_ms))
+
+
+def _pipelining(evidence: Evidence) -> str:
+    """How to have XLA carry copies across turns, for the jax of the program."""
+    version = evidence.jax_version
+    if version is not None and version < _SINCE:
+        return f"jax 0.8.2 or later with --{PIPELINED_FLAG}=true"
+    return f"--{PIPELINED_FLAG}=true" + ("" if version else " (jax 0.8.2 and later)")
+
+
+def _would_gain(evidence: Evidence, gain_ms: float | None) -> str:
+    step = evidence.step
+    if step is None or gain_ms is None:
+        return ""
+    return f": about {time_text(step.time_ms - gain_ms)} a step instead of {time_text(step.time_ms)}, predicted"
+
+
+def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
+    """A rematerialization barrier holds a layer's backward pass until all its residuals are back.
+
+    What it finds
+        A copy back from the host that is waited for in a computation with the barrier of `jax.checkpoint`
+        (instructions whose op_name ends in `/remat2`): with `prevent_cse=True`, the default, JAX ties all residuals of
+        a layer together, so none of its backward work can start before the last copy has arrived.
+    Why it matters
+        The window of the copy ends at the barrier, at the top of the layer: there is nothing in it to hide behind.
+    What to do
+        Under `jax.lax.scan`, and only there: `jax.checkpoint(..., prevent_cse=False)`. JAX's documentation says that a
+        scanned function does not need it. In flax: `nn.remat(..., prevent_cse=False)`. Add
+        `--xla_gpu_enable_pipelined_host_offloading=true` so that each turn's copies start one turn ahead.
+    When the advice does not hold
+        **Unrolled layers.** There `prevent_cse=False` lets XLA fold each copy to the host and its copy back into
+        nothing: the offload is deleted without a word (HLO302, on GPU), and memory goes up instead of down. Scan the
+        layers first. Pipelining peels one layer out of the loop, whose transfers run as kernels with nothing beside
+        them (HLO110), and keeps one more layer's residuals on the device.
+    Example
+        s_off of the corpus (8 scanned layers, H100): 313 ms a step predicted; with both changes 247 ms.
+    References
+        jax/_src/ad_checkpoint.py (prevent_cse); openxla/xla pull request 32297; failures U1 and U6 of
+        docs/failures.md.
+    """
+    numbers = evidence.of_cause(BARRIER)
+    if not numbers:
+        return
+    scanned = tuple(n for n in numbers if evidence.turns(n) > 1)
+    gain = prefetched_gain_ms(evidence, scanned) if scanned and evidence.is_gpu else None  # not seen on a TPU
+    if scanned:
+        remedy = "jax.checkpoint(..., prevent_cse=False) on the scanned layer"
+        if evidence.is_gpu and not evidence.is_pipelined:
+            remedy += f", with {_pipelining(evidence)}"
+        remedy += _would_gain(evidence, gain)
+        if evidence.is_gpu:
+            remedy += ". Only under scan: on unrolled layers it deletes the offload"
+    else:
+        remedy = (
+            "scan the layers (jax.lax.scan), then prevent_cse=False on the scanned layer; not on unrolled layers, "
+            "where XLA then deletes the offload"
+        )
+    yield Found(
+        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization barrier: the "
+        f"backward layer begins when all its residuals are back{waits(evidence, numbers)}",
+        remedy=remedy,
+        transfers=numbers,
+        cost_ms=evidence.wait_ms(numbers),
+        gain_ms=gain,
+        evidence={"transfers": len(numbers), "scanned": len(scanned), "wait_ms": evidence.wait_ms(numbers)},
+    )
+
+
+def not_pipelined(evidence: Evidence) -> Iterator[Found]:
+    """A loop fetches each turn's tensors in that turn.
+
+    What it finds
+        On GPU, a loop in which a copy back from the host starts and is waited for in the same turn, with too little
+        work in between.
+    Why it matters
+        What the turn needs first cannot be hidden behind the turn itself. The turn before has all the time for it.
+    What to do
+        `--xla_gpu_enable_pipelined_host_offloading=true` (jax 0.8.2 and later; in `XLA_FLAGS` or as a compiler option)
+        makes each turn fetch for the next one. `JAX_OPTIMIZATION_LEVEL=O1` turns it on too, in 0.8.2 to 0.9.0 and from
+        0.11.0, with other changes. A barrier of `jax.checkpoint` would hold the copies back all the same (HLO102): the
+        dumps of jax 0.11 and later do not show it, so look whether the scanned layer has `prevent_cse=False`.
+    When the advice does not hold
+        It peels a layer out of the loop: its transfers run as kernels (HLO110), and one more layer's tensors live on
+        the device. Short loops gain little. A convergence failure was reported for O1 in 0.8.2 to 0.9.0
+        (openxla/xla 37979); jax 0.10.2 and 0.11.0 read wrong slices with it or without (HLO301). TPU compilers
+        pipeline by themselves.
+    Example
+        llama405b_cudnnjax of the corpus (126 layers, 128 GB200): 152 ms of waiting a step, with the flag 3.6 ms.
+    References
+        openxla/xla pull requests 32297 (the flag), 45393 (on at O1); finding B of docs/failures.md.
+    """
+    numbers = evidence.of_cause(NOT_PIPELINED)
+    if not numbers:
+        return
+    gain = prefetched_gain_ms(evidence, numbers)
+    loop = evidence.loops[evidence.transfers[numbers[0]].computation]
+    if evidence.has_flag(PIPELINED_FLAG) == "true":
+        remedy = (
+            f"XLA did not pipeline these copies although --{PIPELINED_FLAG} is on: look whether the slice's index "
+            "depends on data, or whether something else in the turn reads the same host buffer"
+        )
+        gain = None
+    else:
+        remedy = f"{_pipelining(evidence)}{_would_gain(evidence, gain)}"
+        if evidence.is_checkpointed(evidence.transfers[numbers[0]].computation):
+            remedy += ". If the scanned layer's jax.checkpoint has no prevent_cse=False, give it that first"
+    yield Found(
+        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched in the turn of {loop.name} that "
+        f"needs {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
+        remedy=remedy,
+        transfers=numbers,
+        cost_ms=evidence.wait_ms(numbers),
+        gain_ms=gain,
+        evidence={"transfers": len(numbers), "turns": loop.trips, "wait_ms": evidence.wait_ms(numbers)},
+    )
+
+
+def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
+    """Copies of a loop stand start next to done, and the step is at the scheduler's memory limit.
+
+    What it finds
+        On GPU, copies in a loop with nothing at all between start and done, while the step needs 80 % of the device's
+        memory or more.
+    Why it matters
+        XLA's latency-hiding scheduler keeps to a memory limit of 80 % of the device. When the step is there, it stops
+        letting copies run early, since that would keep their buffers longer, and every copy is waited for.
+    What to do
+        Free device memory: a smaller batch, more remat, more sharding, or fewer tensors kept. Or let the scheduler have
+        more: `--xla_gpu_memory_limit_slop_factor` is a percentage (95 by default). Pipelined host offloading (HLO112)
+        does not help at the limit: the same step compiled with it has its ten copies serialized too.
+    When the advice does not hold
+        That memory is the reason is inferred from the schedules of one program at the limit, not from XLA's log: if
+        freeing memory changes nothing, it was something else. Raising the limit can run out of memory.
+    Example
+        ds671b_nv of the corpus: 154 of 184 GiB; in the backward loop all ten copies back are waited for where they
+        start, 501 ms of 7.8 s.
+    References
+        xla/service/gpu/gpu_hlo_schedule.cc; finding E of docs/failures.md.
+    """
+    numbers = evidence.of_cause(LIMIT)
+    if not numbers:
+        return
+    memory = evidence.report.memory
+    assert memory.device_bytes is not None
+    assert memory.device_limit_bytes is not None
+    yield Found(
+        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
+        f"{verb(numbers, 'it starts', 'they start')}, and the step takes {bytes_text(memory.device_bytes)} of "
+        f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * MEMORY_SHARE:.0f} %"
+        f"{waits(evidence, numbers)}",
+        remedy="free device memory (batch, remat, sharding), or raise --xla_gpu_memory_limit_slop_factor above 95",
+        transfers=numbers,
+        cost_ms=evidence.wait_ms(numbers),
+        gain_ms=prefetched_gain_ms(evidence, numbers),
+        evidence={
+            "transfers": len(numbers),
+            "device_bytes": memory.device_bytes,
+            "device_limit_bytes": memory.device_limit_bytes,
+            "wait_ms": evidence.wait_ms(numbers),
+        },
+    )
+
+
+_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+RULES = (
+    Rule("HLO102", "h2d-held-by-remat-barrier", ERROR, _NEEDS, held_by_barrier, by_cost=True),
+    Rule("HLO112", "loop-not-pipelined", ERROR, _NEEDS, not_pipelined, by_cost=True),
+    Rule("HLO113", "serialized-at-memory-limit", ERROR, _NEEDS, serialized_at_limit, by_cost=True),
+)
