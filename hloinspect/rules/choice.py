@@ -34,6 +34,10 @@ class Choice:
         return self.severity[max(fitting, key=_length)] if fitting else None
 
 
+NOTHING = Choice(select=())
+"""No rule at all."""
+
+
 def _fits(prefix: str, rule: Rule) -> bool:
     return prefix == ALL or rule.code.startswith(prefix)
 

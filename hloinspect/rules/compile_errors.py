@@ -25,7 +25,8 @@ KNOWN = (
     Known(
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
         "a value that the step places in host memory is a result, and the result is not asked for there: give "
-        'out_shardings with memory_kind="pinned_host" for it',
+        'out_shardings with memory_kind="pinned_host" for it (jax 0.9 loses that where it compiles for a GPU without a '
+        "device: use jax 0.10 or later)",
     ),
     Known(
         re.compile(r"Side-effect ops cannot be replicated"),
@@ -71,6 +72,8 @@ def refused(evidence: Evidence) -> Iterator[Found]:
     What to do
         What the message says behind the code.
     When the advice does not hold
+        E1200 under jax 0.9, which drops memory kinds of results when it compiles for a GPU without a device, however
+        they are asked for: examples/optimizer.py fails there and compiles under jax 0.10.
         The error has another cause with the same text: `--verbose` of `hloinspect compile` shows the whole traceback.
     Example
         INTERNAL: Tensor which is moved to host (starting from "copy.1") is returned from the entry computation but the
