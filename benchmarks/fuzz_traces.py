@@ -18,6 +18,7 @@ line. Anything else, or an input that takes longer than --limit seconds of CPU o
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import json
 import random
@@ -393,7 +394,8 @@ def main() -> int:
             run((small[:length] for length in range(0, len(small), options.truncate)), counts, Path(folder), limits)
             print(f"cut off: {counts.inputs:,} inputs: {dict(counts.ends)}", flush=True)
         rng = random.Random(options.seed)
-        run(many(inputs, rng, options.inputs, options.minutes), counts, Path(folder), limits)
+        with contextlib.suppress(KeyboardInterrupt):  # the counts so far are worth having
+            run(many(inputs, rng, options.inputs, options.minutes), counts, Path(folder), limits)
     print(f"{counts.inputs:,} inputs from {len(inputs)} seeds: {dict(counts.ends)}")
     used = time.process_time() / 60
     print(f"{used:.1f} minutes of CPU, slowest {counts.slowest_s:.2f} s, peak memory {counts.peak_mb:.0f} MB")

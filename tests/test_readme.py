@@ -119,12 +119,16 @@ def test_every_link_to_a_file_has_its_file(document: str):
             assert (ROOT / document).parent.joinpath(link).exists(), link
 
 
-def test_the_example_target_file_in_the_docs_is_valid(tmp_path: Path):
+def test_the_example_target_files_in_the_docs_are_valid(tmp_path: Path):
     from hloinspect.hardware import load_target
 
     text = (ROOT / "docs" / "targets.md").read_text()
-    (example,) = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    fragment, example = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     path = tmp_path / "example.toml"
+    path.write_text(f'base = "h100"\n{fragment}')
+    link = load_target(str(path)).link
+    assert link is not None
+    assert (link.d2h_duplex.value, link.h2d_duplex.value) == (0.63, 0.95)
     path.write_text(example)
     target = load_target(str(path))
     assert target.name == "our-gb200"
