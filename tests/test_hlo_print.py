@@ -29,7 +29,6 @@ from hloinspect.hlo import (
     parse_proto,
     parse_text,
 )
-from hloinspect.hlo.calls import check_calls
 from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.schema import hlo_pb2 as schema
 from hloinspect.hlo.shape import parse_shape
@@ -340,9 +339,11 @@ def instructions(draw: st.DrawFn, callees: Sequence[str]) -> list[Built]:
 def modules(draw: st.DrawFn) -> Module:
     names = [f"{draw(STEMS)}.{number}" for number in range(draw(st.integers(1, 3)))]
     entry = draw(st.sampled_from(names))
-    made = {
-        name: BuiltComputation(name, name == entry, draw(st.just("") | TEXT), draw(instructions(names)))
-        for name in names
+    made = {  # each calls those ahead of it, or one that is not there: the reader refuses circles
+        name: BuiltComputation(
+            name, name == entry, draw(st.just("") | TEXT), draw(instructions([*names[:number], "nobody.0"]))
+        )
+        for number, name in enumerate(names)
     }
     is_scheduled = draw(st.booleans())
     attributes = {"is_scheduled": "true"} if is_scheduled else {}
@@ -359,17 +360,8 @@ def says_nothing_of_a_platform(module: Module) -> bool:
     return not any(mark in print_module(module).partition("%")[2] for mark in marks)
 
 
-def calls_in_no_circle(module: Module) -> bool:
-    """The reader of texts refuses circles of calls, which a drawn model may have."""
-    try:
-        check_calls({c.name: {name for i in c for name in i.called_names} for c in module.computations.values()})
-    except HloParseError:
-        return False
-    return True
-
-
-@given(modules().filter(calls_in_no_circle))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(modules())
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_model_reads_back_as_it_was(module: Module) -> None:
     assume(says_nothing_of_a_platform(module))
     assert list(all_differences(reprinted(module), module)) == []

@@ -168,13 +168,13 @@ def schedules(draw: Any, depth: int = 3, always_awaited: bool = False, max_trips
     return bf.schedule(entry, **program.computations)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(), machines)
 def test_a_folded_schedule_comes_to_the_same_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
     assert differences(what, machine) == []
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=2), machines, st.one_of(st.none(), st.frozensets(st.integers(1, 6))))
 def test_the_same_holds_where_some_transfers_are_free(
     what: Schedule, machine: bf.Machine, free: frozenset[int] | None
@@ -182,7 +182,7 @@ def test_the_same_holds_where_some_transfers_are_free(
     assert differences(what, machine, free) == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=1, always_awaited=True, max_trips=300), machines)
 def test_loops_of_many_turns_settle_and_come_to_the_same(what: Schedule, machine: bf.Machine) -> None:
     assert differences(what, machine) == []

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
+from cuda_checks import in_graphs, play, trace_of
 from cuda_runtime import Speeds
 from cuda_traces import US, write_trace
 from rules_samples import ROOT, codes, finding, fixture
-from test_cuda_traces import in_graphs, play, trace_of
 
 from hloinspect.report.schema import Report
 from hloinspect.trace import trace

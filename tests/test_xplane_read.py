@@ -162,7 +162,7 @@ def _line(events: list[bytes]) -> bytes:
     return b"".join(b"\x22" + bytes(_varint(len(event))) + event for event in events)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(serialized_events(), max_size=12), st.lists(names, min_size=1, max_size=3, unique=True))
 def test_every_event_is_what_protobuf_reads(events: list[bytes], wanted: list[str]) -> None:
     table = {
