@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from report_contract import BUDGET_CHECKS, complaints, keys_of
 from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
-from hloinspect.gate.budget import OVER, WITHIN, check_budget, parse_budget
+from hloinspect.gate.budget import METRICS as ALL_METRICS
+from hloinspect.gate.budget import parse_budget
+from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.report.schema import Report, StepInfo, Unknown
 from hloinspect.verdict import UNKNOWN
 
@@ -99,7 +103,7 @@ def test_anything_else_is_a_usage_error_of_one_line_with_an_example(text: str) -
     except UsageError as error:
         said = str(error)
     else:
-        assert budget.metric in METRICS
+        assert budget.metric in ALL_METRICS or budget.metric.startswith("findings.HLO")
         assert math.isfinite(budget.limit)
         assert budget.limit >= 0
     assert not said or said.startswith("--budget ")
@@ -259,3 +263,16 @@ def test_a_check_can_write_its_answer_to_a_file(tmp_path: Path) -> None:
     result = run(OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "-o", target)
     assert (result.exit_code, result.stdout) == (1, "")
     assert target.read_text(encoding="utf-8").startswith("FAILED")
+
+
+def test_a_limit_on_time_waits_for_neither_rules_nor_memory_nor_numpy() -> None:
+    code = (
+        "import sys\nfrom hloinspect.cli import main\n"
+        f"try: main(['check', {str(SAVE)!r}, '--target', 'gb200', '--budget', 'stall=2%', '-o', '/dev/null'])\n"
+        "except SystemExit: pass\nprint(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = set(done.stdout.split())
+    unwanted = {"numpy", "jax", "hloinspect.rules.registry", "hloinspect.gate.difference", "hloinspect.gate.baseline"}
+    assert "hloinspect.predict.simulate" in loaded
+    assert not unwanted & loaded

@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit
-from hloinspect.cli.options import Progress, judging_options, output_options
+from hloinspect.cli.options import Progress, judging_options, rule_options
 from hloinspect.errors import UsageError
 
 if TYPE_CHECKING:
-    from hloinspect.gate.budget import BudgetResult
-    from hloinspect.report.schema import Report
+    from hloinspect.gate.config import GateConfig, GatedStep
+    from hloinspect.gate.gate import Checked
+    from hloinspect.rules.choice import Choice
 
 EPILOG = """\b
 Examples:
   hloinspect check train.py:step --target gb200 --budget stall=2%
-  hloinspect check step.hlo --target h100 --budget stall.h2d=0.5ms --budget exposed=5%
+  hloinspect check step.hlo --target h100 --budget stall.h2d=0.5ms --budget findings.error=0
+  hloinspect check train.py:step --target gb200 --baseline offload.json --update-baseline
+  hloinspect check train.py:step --target gb200 --baseline offload.json --report sarif=check.sarif
+  hloinspect check          (the whole gate of the project: [[tool.hloinspect.step]] in pyproject.toml)
 
-Metrics: stall, stall.d2h, stall.h2d, exposed, exposed.d2h, exposed.h2d; a limit is a share of the step (%) or a time
-(us, ms, s) a step. Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input, 3 not enough evidence
-(--allow-unknown makes that a pass)."""
+METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: step, stall, exposed (.d2h, .h2d; % of the
+step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
+.HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
+Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input, 3 not enough evidence (--allow-unknown makes
+that a pass) or nothing in the baseline to compare with."""
 
-EXIT_FAILED = 1
-EXIT_UNKNOWN = 3
-SCHEMA = "hloinspect.check/1"
+EXIT_CODES = {"passed": 0, "failed": 1, "unknown": 3}
+SHOW_FINDINGS = frozenset({"sarif", "github"})
+"""Formats that show findings, for which rules run though no budget asks for any."""
+
+FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 
 
 @click.command("check", epilog=EPILOG)
-@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.argument("inputs", metavar="[INPUT]...", nargs=-1)
 @judging_options
+@click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--budget", "budgets", multiple=True, metavar="METRIC=LIMIT", help="What the step may cost; repeatable.")
+@click.option(
+    "--baseline", metavar="FILE", type=click.Path(path_type=Path), help="Compare with what FILE has recorded."
+)
+@click.option("--update-baseline", is_flag=True, help="Record the answer in the baseline, in place of the earlier one.")
+@click.option("--as", "name", metavar="NAME", help="What the baseline calls the step. Default: INPUT as it is written.")
 @click.option("--allow-unknown", is_flag=True, help="Pass where there is not enough evidence to say.")
-@output_options
+@rule_options
+@click.option(
+    "--report", "reports", multiple=True, metavar="FORMAT=FILE", help="Write another format to FILE too; repeatable."
+)
+@click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
 def command(
     inputs: tuple[str, ...],
     target: str | None,
@@ -43,94 +62,137 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    module: str | None,
     budgets: tuple[str, ...],
+    baseline: Path | None,
+    update_baseline: bool,
+    name: str | None,
     allow_unknown: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    severity: tuple[str, ...],
+    reports: tuple[str, ...],
     style: str,
     output: str | None,
 ) -> int:
-    """Fail when host transfers cost a step more than its budget.
+    """Fail when host transfers cost a step more than its budget, or more than the baseline says.
 
-    INPUT is what `hloinspect inspect` takes. Times are predicted. What cannot be told is a failure of its own (exit
-    code 3), never a pass.
+    INPUT is what `hloinspect inspect` takes, or a profiler's trace; without one the steps of pyproject.toml are
+    checked. Times are predicted, of a trace measured. What cannot be told is a failure of its own (exit code 3), never
+    a pass.
     """
-    from hloinspect.api import check, inspect
-    from hloinspect.gate.budget import OVER, parse_budget
-    from hloinspect.verdict import UNKNOWN
+    from hloinspect.config import load_choice, with_options
+    from hloinspect.gate.budget import parse_budget
+    from hloinspect.gate.config import GatedStep, load_gate
+    from hloinspect.gate.gate import overall
 
-    if not budgets:
-        raise UsageError("a gate needs a limit: --budget stall=2% (see `hloinspect check --help`)")
-    for budget in budgets:
-        parse_budget(budget)  # before anything is compiled
+    limits = tuple(parse_budget(text) for text in budgets)  # before anything is compiled
+    writers = [(style, output), *(_writer(text) for text in reports)]
+    here = Path.cwd()
+    config = load_gate(here)
+    rules = with_options(load_choice(here), select, ignore, severity)
+    baseline = baseline or (config.baseline if config else None)
+    options = GatedStep("", name or "", target, link, devices, topology, xla_flags, module, limits)
+    steps = _given(inputs, options, config, here) if inputs else _configured(config, options)
+    _refuse_senseless(steps, baseline, update_baseline)
+    checks = _run(steps, baseline, update_baseline, allow_unknown, _wanted(steps, baseline, writers, rules))
+    for style_of, file in writers:
+        emit(_reporter(style_of)(checks, allow_unknown), file)
+    return EXIT_CODES[overall(checks, allow_unknown)]
+
+
+def _given(inputs: Sequence[str], options: GatedStep, config: GateConfig | None, here: Path) -> list[GatedStep]:
+    """The steps of the command line, with the budgets of pyproject.toml where none is given."""
+    from dataclasses import replace
+
+    from hloinspect.gate.gate import name_of
+
+    if options.name and len(inputs) > 1:
+        raise UsageError(f"--as names one step, and there are {len(inputs)}")
+    budgets = options.budgets or (config.budgets if config else ())
+    return [replace(options, source=text, name=options.name or name_of(text, here), budgets=budgets) for text in inputs]
+
+
+def _configured(config: GateConfig | None, options: GatedStep) -> list[GatedStep]:
+    """The steps of pyproject.toml, with the command line's budgets in place of theirs where there are some."""
+    from dataclasses import replace
+
+    if config is None or not config.steps:
+        where = config.file if config else "pyproject.toml"
+        raise UsageError(f"no INPUT was given, and {where} has no [[tool.hloinspect.step]]")
+    limits = options.budgets
+    if replace(options, budgets=()) != type(options)("", ""):
+        raise UsageError(f"no INPUT was given: how its steps are compiled stands in {config.file}")
+    return [replace(step, budgets=limits) for step in config.steps] if limits else list(config.steps)
+
+
+def _wanted(
+    steps: Sequence[GatedStep], baseline: Path | None, writers: Sequence[tuple[str, str | None]], rules: Choice
+) -> tuple[Choice, bool | None]:
+    """The rules to run, and whether to follow memory: neither is cheap, and a limit on time needs neither."""
+    from hloinspect.rules.choice import NOTHING
+
+    asked = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
+    if baseline is not None or "findings" in asked or any(style in SHOW_FINDINGS for style, _ in writers):
+        return rules, None
+    return NOTHING, None if "memory" in asked else False
+
+
+def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update: bool) -> None:
+    """What makes no sense is told before anything is compiled."""
+    if baseline is None:
+        if update:
+            raise UsageError("--update-baseline needs to know which: --baseline FILE, or baseline in pyproject.toml")
+        for budget in (budget for step in steps for budget in step.budgets if budget.needs_baseline):
+            raise UsageError(f"{budget.text} compares with a baseline: give --baseline FILE")
+        if not all(step.budgets for step in steps):
+            raise UsageError("a gate needs a limit: --budget stall=2%, or --baseline (see `hloinspect check --help`)")
+    seen: set[tuple[str, str | None, int | None]] = set()
+    for step in steps:
+        key = (step.name, step.target, step.devices)
+        if key in seen:
+            raise UsageError(f"{step.name} is there twice for {step.target or 'no target'}: give one of them a name")
+        seen.add(key)
+
+
+def _run(
+    steps: Sequence[GatedStep], path: Path | None, update: bool, allow_unknown: bool, wanted: tuple[Choice, bool | None]
+) -> list[Checked]:
+    from hloinspect.gate.gate import check_report, report_of, why_no_entry
+
+    known: Baseline | None = None
+    if path is not None:
+        from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
+
+        known = Baseline(path) if update and not path.exists() else load_baseline(path)
+    rules, memory = wanted
     progress = Progress()
-    results: list[tuple[Report, Sequence[BudgetResult]]] = []
     try:
-        for text in inputs:
-            found = inspect(
-                text,
-                target=target,
-                link=link,
-                devices=devices,
-                topology=topology,
-                xla_flags=xla_flags,
-                on_progress=progress,
-            )
-            results.append((found.report, check(found.report, budgets)))
+        reports = [(step, report_of(step, rules=rules, memory=memory, on_progress=progress)) for step in steps]
     finally:
         progress.clear()
-    emit(_json(results) if style == "json" else _text(results), output)
-    statuses = {result.status for _, verdicts in results for result in verdicts}
-    if OVER in statuses:
-        return EXIT_FAILED
-    return EXIT_UNKNOWN if UNKNOWN in statuses and not allow_unknown else 0
+    checks = [check_report(report, step.name, step.budgets, known) for step, report in reports]
+    if not update or path is None:
+        return checks
+    for checked in checks:
+        if (reason := why_no_entry(checked)) and not allow_unknown:
+            raise UsageError(f"{path} was not changed, since {checked.name} is no baseline: {reason}")
+    known = update_baseline(path, [checked.now for checked in checks])
+    click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
+    return [check_report(report, step.name, step.budgets, known) for step, report in reports]
 
 
-def _json(results: Sequence[tuple[Report, Sequence[BudgetResult]]]) -> str:
-    import json
-
-    checks = [
-        {"input": report.input.path, "target": report.target.name if report.target else None, **asdict(result)}
-        for report, verdicts in results
-        for result in verdicts
-    ]
-    return json.dumps({"schema": SCHEMA, "checks": checks}, indent=2)
+def _writer(text: str) -> tuple[str, str | None]:
+    style, equals, file = text.partition("=")
+    if not equals or style not in FORMATS or not file:
+        raise UsageError(f"--report {text}: expected FORMAT=FILE with a format of {', '.join(FORMATS)}")
+    return style, file
 
 
-_LABELS = {"within": ("ok", "green"), "over": ("FAILED", "red"), "unknown": ("UNKNOWN", "magenta")}
+def _reporter(style: str) -> Callable[[Sequence[Checked], bool], str]:
+    """One reporter a file; only the one that is asked for is imported."""
+    import importlib
 
-
-def _text(results: Sequence[tuple[Report, Sequence[BudgetResult]]]) -> str:
-    from hloinspect.errors import printable as clean
-    from hloinspect.report.text import time_text
-
-    lines = []
-    for report, verdicts in results:
-        for result in verdicts:
-            label, color = _LABELS[result.status]
-            line = f"{click.style(label, fg=color, bold=True)}  {clean(report.input.path)}  {result.budget.text}"
-            if result.value_ms is not None and result.value is not None and result.limit_ms is not None:
-                share = f" = {result.value:.2f} %" if result.budget.unit == "%" else ""
-                value, limit = time_text(result.value_ms), time_text(result.limit_ms)
-                line += f"  {result.kind} {value}{share} of at most {limit} a step"
-            lines.append(f"{line}  ({clean(result.reason)})")
-        if any(result.status == "over" for result in verdicts):
-            lines += _culprits(report)
-    return "\n".join(lines)
-
-
-def _culprits(report: Report) -> list[str]:
-    """The transfers that cost the most, and the command that shows more."""
-    from hloinspect.errors import printable as clean
-    from hloinspect.report.text import time_text
-
-    costly = sorted(report.transfers, key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))[:3]
-    lines = []
-    for transfer in costly:
-        if transfer.predicted is None or transfer.predicted.wait_ms <= 0:
-            continue
-        source = transfer.source
-        where = f"{clean(source.file)}:{source.line}" if source else clean(transfer.computation)
-        wait = time_text(transfer.predicted.wait_ms)
-        lines.append(f"        {transfer.direction} {transfer.id} waits {wait}: {clean(transfer.reason)}  {where}")
-    name = report.target.name if report.target else "NAME"
-    lines.append(f"        look closer: hloinspect inspect {clean(report.input.path)} --target {name}")
-    return lines
+    home = {"text": "check_text", "json": "check_json"}.get(style, style)
+    reporter: Callable[[Sequence[Checked], bool], str] = importlib.import_module(f"hloinspect.report.{home}").render
+    return reporter

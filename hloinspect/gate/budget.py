@@ -1,4 +1,8 @@
-"""Budgets: ``stall=2%``, ``stall.h2d=0.5ms``, ``exposed=1ms``. What cannot be told is never within budget."""
+"""The grammar of budgets: ``METRIC=LIMIT`` holds for itself, ``METRIC+TOLERANCE`` over a baseline.
+
+``stall=2%`` (of the step), ``stall.h2d=0.5ms``, ``stall+5%`` (more than the baseline's), ``memory.device=170GiB``,
+``count.exposed=0``, ``findings.error=0``, ``lost=0`` (transfers of the baseline that are gone).
+"""
 
 from __future__ import annotations
 
@@ -7,113 +11,124 @@ import re
 from dataclasses import dataclass
 
 from hloinspect.errors import UsageError
-from hloinspect.report.schema import Report
-from hloinspect.verdict import UNKNOWN
 
-WITHIN = "within"
-OVER = "over"
+TIME, SIZE, COUNT = "time", "size", "count"
+ABSOLUTE, OVER_BASELINE = "=", "+"
+LOST = "lost"
+FINDINGS = "findings"
+
+METRICS: dict[str, tuple[str, str]] = {
+    "step": (TIME, "time of a step"),
+    "stall": (TIME, "waiting for the host"),
+    "stall.d2h": (TIME, "waiting for copies to the host"),
+    "stall.h2d": (TIME, "waiting for copies from the host"),
+    "exposed": (TIME, "transfers without cover"),
+    "exposed.d2h": (TIME, "copies to the host without cover"),
+    "exposed.h2d": (TIME, "copies from the host without cover"),
+    "memory.device": (SIZE, "memory of a device"),
+    "memory.host": (SIZE, "pinned host memory of a device"),
+    "bytes": (SIZE, "bytes moved in a step"),
+    "bytes.d2h": (SIZE, "bytes moved to the host in a step"),
+    "bytes.h2d": (SIZE, "bytes moved from the host in a step"),
+    "count": (COUNT, "transfers"),
+    "count.d2h": (COUNT, "copies to the host"),
+    "count.h2d": (COUNT, "copies from the host"),
+    "count.hidden": (COUNT, "hidden transfers"),
+    "count.partial": (COUNT, "partly covered transfers"),
+    "count.exposed": (COUNT, "exposed transfers"),
+    "count.synchronous": (COUNT, "synchronous transfers"),
+    LOST: (COUNT, "runs of transfers that the baseline has and this step has not"),
+    FINDINGS: (COUNT, "findings"),
+    "findings.error": (COUNT, "findings that are errors"),
+    "findings.warning": (COUNT, "findings that are warnings"),
+    "findings.info": (COUNT, "findings that inform"),
+}
+"""Each metric with what kind of amount it is, and what it is in words. ``findings.HLO101`` counts one rule's."""
+
+DEFAULT_BUDGETS = ("lost=0", "stall+5%", "memory.device+5%", "memory.host+5%", "findings.error+0")
+"""What a baseline stands for where no budget is given."""
+
+DEFAULT_MEASURED = tuple(text for text in DEFAULT_BUDGETS if not text.startswith("memory"))
+"""The same of a trace, which does not tell memory."""
 
 _UNITS_MS = {"ps": 1e-9, "ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-_METRICS = {
-    "stall": "waiting for the host",
-    "stall.d2h": "waiting for copies to the host",
-    "stall.h2d": "waiting for copies from the host",
-    "exposed": "transfers without cover",
-    "exposed.d2h": "copies to the host without cover",
-    "exposed.h2d": "copies from the host without cover",
-}
-_BUDGET = re.compile(r"\s*([a-z0-9.]+)\s*=\s*(\d+(?:\.\d*)?|\.\d+)\s*(%|[a-z]+)\s*")
-_EXPECTED = "expected METRIC=LIMIT, such as stall=2%, stall.h2d=0.5ms or exposed=1ms"
+_UNITS_BYTES: dict[str, float] = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS_BYTES |= {f"{letter}iB": 1024.0 ** (power + 1) for power, letter in enumerate("KMGT")}
+_RULE = re.compile(r"findings\.(HLO\d{1,3})")
+_BUDGET = re.compile(r"\s*([A-Za-z0-9.]+)\s*([=+])\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*(%|[A-Za-z]*)\s*")
+_EXPECTED = "expected METRIC=LIMIT or METRIC+TOLERANCE, such as stall=2%, stall.h2d=0.5ms, stall+5% or count.exposed=0"
+_NO_SHARE = frozenset({"step", "bytes", "bytes.d2h", "bytes.h2d"})
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on one metric: a share of the step if ``unit`` is ``%``, else milliseconds. ``text`` is as the user
-    wrote it."""
+    """A limit on one metric; ``text`` is as the user wrote it.
+
+    ``op`` is ``=`` (the limit itself) or ``+`` (so much over the baseline). ``unit`` is ``ms``, ``bytes``, ``count``,
+    or ``%``: of the step's time or of the memory there is for ``=``, of the baseline's value for ``+``.
+    """
 
     text: str
     metric: str
+    op: str
     limit: float
     unit: str
 
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether it means nothing without a baseline."""
+        return self.op == OVER_BASELINE or self.metric == LOST
 
-@dataclass(frozen=True, slots=True)
-class BudgetResult:
-    """``status`` is within, over or unknown; ``value`` is in the budget's own unit (% or ms), None where it is unknown.
+    @property
+    def kind(self) -> str:
+        """What kind of amount it limits: time, size or count."""
+        return METRICS[self.metric][0] if self.metric in METRICS else COUNT
 
-    ``limit_ms`` and ``value_ms`` are the same in milliseconds a step. ``kind`` says predicted or measured.
-    """
-
-    budget: Budget
-    status: str
-    value: float | None
-    value_ms: float | None
-    limit_ms: float | None
-    kind: str
-    reason: str
+    @property
+    def words(self) -> str:
+        """The metric in words."""
+        rule = rule_of_metric(self.metric)
+        return f"findings of {rule}" if rule else METRICS[self.metric][1]
 
 
-def parse_budget(text: str) -> Budget:
-    """The budget that ``text`` spells. Raises UsageError with what was expected."""
+def rule_of_metric(metric: str) -> str:
+    """The rule's code, or the beginning of one, that ``findings.HLO1`` names; else ""."""
+    match = _RULE.fullmatch(metric)
+    return match.group(1) if match else ""
+
+
+def parse_budget(text: str, where: str = "--budget") -> Budget:
+    """The budget that ``text`` spells. Raises UsageError, which begins with ``where`` it stands, with what was
+    expected."""
+    shown = f"{where} {text[:80]!r}"
     match = _BUDGET.fullmatch(text)
     if match is None:
-        raise UsageError(f"--budget {text!r}: {_EXPECTED}")
-    metric, number, unit = match.groups()
-    if metric not in _METRICS:
-        raise UsageError(f"--budget {text!r}: unknown metric {metric!r}; known are {', '.join(_METRICS)}")
+        raise UsageError(f"{shown}: {_EXPECTED}")
+    metric, op, number, unit = match.groups()
+    if metric not in METRICS and not rule_of_metric(metric):
+        raise UsageError(f"{shown}: unknown metric {metric!r}; known are {', '.join(METRICS)}, findings.HLO101")
     limit = float(number)
     if not math.isfinite(limit):
-        raise UsageError(f"--budget {text!r}: {number} is no limit; {_EXPECTED}")
+        raise UsageError(f"{shown}: {number[:20]} is no limit; {_EXPECTED}")
+    if metric == LOST and op == OVER_BASELINE:
+        raise UsageError(f"{shown}: {LOST} counts against the baseline as it is: write {LOST}={number}")
+    factor, unit = _unit(METRICS.get(metric, (COUNT, ""))[0], metric, op, unit, shown)
+    return Budget(text.strip(), metric, op, limit * factor, unit)
+
+
+def _unit(kind: str, metric: str, op: str, unit: str, shown: str) -> tuple[float, str]:
+    """What to multiply a number in ``unit`` with, and the unit of the product."""
+    if kind == COUNT:
+        if unit:
+            raise UsageError(f"{shown}: {metric} is a count and takes no unit")
+        return 1.0, "count"
     if unit == "%":
-        return Budget(text.strip(), metric, limit, "%")
-    if unit not in _UNITS_MS:
-        raise UsageError(f"--budget {text!r}: unknown unit {unit!r}; use %, us, ms or s")
-    return Budget(text.strip(), metric, limit * _UNITS_MS[unit], "ms")
-
-
-def _value_ms(report: Report, metric: str) -> float | None:
-    step = report.step.predicted
-    if step is None:
-        return None
-    values = {
-        "stall": step.stall_ms,
-        "stall.d2h": step.stall_d2h_ms,
-        "stall.h2d": step.stall_h2d_ms,
-        "exposed": step.exposed_ms.total,
-        "exposed.d2h": step.exposed_ms.d2h,
-        "exposed.h2d": step.exposed_ms.h2d,
-    }
-    return values[metric]
-
-
-def _doubt(report: Report, metric: str) -> str:
-    """Why the report cannot carry a pass, or "": something that affects time is unknown."""
-    for unknown in report.unknown:
-        if unknown.affects in ("time", "transfers"):
-            return unknown.reason
-    if report.step.predicted is None:
-        return "there is no predicted step"
-    if report.host_copies and metric in ("stall.d2h", "stall.h2d"):
-        return f"{report.host_copies[0].instruction} moves both ways, and its wait is in stall but in neither direction"
-    unsure = [transfer for transfer in report.transfers if transfer.verdict == UNKNOWN]
-    if unsure:
-        return f"transfer {unsure[0].id} ({unsure[0].start}): {unsure[0].reason}"
-    return ""
-
-
-def check_budget(report: Report, budget: Budget) -> BudgetResult:
-    """Holds one budget against a report. Over is over even where something else is unknown; within needs all
-    evidence."""
-    step = report.step.predicted
-    value_ms = _value_ms(report, budget.metric)
-    doubt = _doubt(report, budget.metric)
-    if step is None or value_ms is None or step.time_ms <= 0:
-        return BudgetResult(budget, UNKNOWN, None, None, None, "predicted", doubt or "the step takes no time")
-    limit_ms = budget.limit if budget.unit == "ms" else budget.limit / 100 * step.time_ms
-    value = value_ms if budget.unit == "ms" else value_ms / step.time_ms * 100
-    what = _METRICS[budget.metric]
-    if value_ms > limit_ms:
-        return BudgetResult(budget, OVER, value, value_ms, limit_ms, "predicted", what)
-    if doubt:
-        return BudgetResult(budget, UNKNOWN, value, value_ms, limit_ms, "predicted", doubt)
-    return BudgetResult(budget, WITHIN, value, value_ms, limit_ms, "predicted", what)
+        if op == ABSOLUTE and metric in _NO_SHARE:
+            raise UsageError(f"{shown}: there is nothing that {metric} is a share of; give an amount, or {metric}+5%")
+        return 1.0, "%"
+    units = _UNITS_MS if kind == TIME else _UNITS_BYTES
+    if unit not in units:
+        known = "%, us, ms or s" if kind == TIME else "%, MiB, GiB, MB or GB"
+        what = f"unknown unit {unit!r}" if unit else "no unit"
+        raise UsageError(f"{shown}: {what} for {metric}; use {known}, such as stall=2% or memory.device=170GiB")
+    return units[unit], "ms" if kind == TIME else "bytes"

@@ -10,17 +10,17 @@ from hloinspect.report.schema import Report
 _DIGITS = 6
 
 
-def _rounded(value: object) -> object:
+def rounded(value: object) -> object:
     """Floats cut to picoseconds of a millisecond's fraction, so that equal answers are equal bytes."""
     if isinstance(value, float):
         return round(value, _DIGITS)
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value]
+        return [rounded(item) for item in value]
     return value
 
 
 def to_json(report: Report) -> str:
     """The report as indented JSON text."""
-    return json.dumps(_rounded(asdict(report)), indent=2)
+    return json.dumps(rounded(asdict(report)), indent=2)

@@ -1,0 +1,124 @@
+"""Compilations that are kept: the same StableHLO with the same flags, versions and target is compiled once.
+
+An entry is a directory of ``compile/result.py`` whose name is a hash of all that decides its content; the StableHLO is
+hashed with its locations, so that lines of the user's code that moved make another entry. Entries appear whole or not
+at all, the one that was not used for the longest goes first when the folder grows too large, and one that is not whole
+is not used. Neither jax nor numpy is imported here: the child and the command share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hloinspect.compile.result import MANIFEST, CompileResult, load_result
+from hloinspect.errors import InputError, UsageError
+
+LIMIT_BYTES = 1 << 30
+"""What the folder may hold unless HLOINSPECT_CACHE_BYTES says otherwise."""
+
+_PREFIX = "step-"
+_DECIDES = ("target", "platform", "target_config", "devices", "topology", "xla_flags", "compiler_options")
+
+
+def cache_folder() -> Path:
+    """``HLOINSPECT_CACHE``, else ``hloinspect`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    if own := os.environ.get("HLOINSPECT_CACHE"):
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hloinspect"
+
+
+def key_of(stablehlo: str, request: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
+    """The name of an entry: 40 hexadecimal digits of a hash."""
+    decides = {name: request.get(name) for name in _DECIDES} | {"versions": dict(versions)}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
+    digest.update(stablehlo.encode("utf-8", "replace"))
+    return digest.hexdigest()[:40]
+
+
+def find(folder: Path, key: str) -> CompileResult | None:
+    """The entry, marked as used now; None where there is none that is whole."""
+    entry = folder / f"{_PREFIX}{key}"
+    try:
+        result = load_result(entry)
+        os.utime(entry)
+    except (InputError, OSError):
+        return None
+    return result
+
+
+def copy_to(result: CompileResult, out: Path) -> None:
+    """All files of an entry but its manifest, which says for which step it was compiled."""
+    for path in result.directory.iterdir():
+        if path.name != MANIFEST:
+            shutil.copyfile(path, out / path.name)
+
+
+def store(folder: Path, key: str, made: Path) -> None:
+    """Keep the files of ``made``. What cannot be kept (a full or a read-only disk) is not kept: that is no error."""
+    if find(folder, key) is not None:  # another process was quicker, and somebody may be reading it
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
+        try:
+            for path in made.iterdir():
+                shutil.copyfile(path, scratch / path.name)
+            entry = folder / f"{_PREFIX}{key}"
+            if entry.exists():  # not whole, else it would have been found
+                shutil.rmtree(entry, ignore_errors=True)
+            scratch.rename(entry)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        _shrink(folder, limit_bytes())
+
+
+def limit_bytes() -> int:
+    """What the folder may hold. Raises UsageError for a limit that is no number."""
+    text = os.environ.get("HLOINSPECT_CACHE_BYTES", "")
+    if not text:
+        return LIMIT_BYTES
+    if not text.isdecimal():
+        raise UsageError(f"HLOINSPECT_CACHE_BYTES={text[:40]} is no number of bytes")
+    return int(text)
+
+
+def entries(folder: Path) -> list[tuple[Path, int]]:
+    """Entries with their bytes, the one that was not used for the longest first."""
+    found: list[tuple[float, Path, int]] = []
+    for entry in _ours(folder):
+        with contextlib.suppress(OSError):  # another process may take it away
+            size = sum(path.stat().st_size for path in entry.iterdir())
+            found.append((entry.stat().st_mtime, entry, size))
+    return [(entry, size) for _, entry, size in sorted(found)]
+
+
+def clear(folder: Path) -> tuple[int, int]:
+    """Remove all entries, and nothing else that may lie in the folder; returns how many and their bytes."""
+    found = entries(folder)
+    for entry, _ in found:
+        shutil.rmtree(entry, ignore_errors=True)
+    for scratch in folder.glob(".new-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    return len(found), sum(size for _, size in found)
+
+
+def _ours(folder: Path) -> Iterator[Path]:
+    return (entry for entry in folder.glob(f"{_PREFIX}*") if entry.is_dir() and not entry.is_symlink())
+
+
+def _shrink(folder: Path, limit: int) -> None:
+    found = entries(folder)
+    total = sum(size for _, size in found)
+    for entry, size in found:
+        if total <= limit:
+            return
+        shutil.rmtree(entry, ignore_errors=True)
+        total -= size

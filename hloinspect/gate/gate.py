@@ -1,0 +1,132 @@
+"""The gate itself: an input becomes a report, the report is held against budgets and a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloinspect.errors import UsageError
+from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, Budget, parse_budget
+from hloinspect.gate.config import GatedStep
+from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
+from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
+from hloinspect.inputs import is_trace
+from hloinspect.report.schema import Report
+from hloinspect.verdict import UNKNOWN
+
+if TYPE_CHECKING:
+    from hloinspect.gate.baseline import Baseline
+    from hloinspect.gate.difference import Difference
+    from hloinspect.hardware import Target
+    from hloinspect.rules.choice import Choice
+
+PASSED, FAILED, UNDECIDED = "passed", "failed", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One step on one target: its report, what was held against it, and what is different from the baseline (None
+    where there is none)."""
+
+    name: str
+    report: Report
+    results: tuple[BudgetResult, ...]
+    difference: Difference | None
+    now: Snapshot
+
+    def status(self, allow_unknown: bool = False) -> str:
+        """passed, failed, or unknown: not enough evidence, or nothing to compare with. The latter is never allowed."""
+        statuses = {result.status for result in self.results}
+        if OVER in statuses:
+            return FAILED
+        if MISSING in statuses or (UNKNOWN in statuses and not allow_unknown):
+            return UNDECIDED
+        return PASSED
+
+    @property
+    def broken(self) -> tuple[BudgetResult, ...]:
+        """The budgets that do not hold, or of which nothing can be said."""
+        return tuple(result for result in self.results if result.status != WITHIN)
+
+
+def overall(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
+    """The worst of all: failed before unknown before passed."""
+    statuses = [check.status(allow_unknown) for check in checks]
+    return next((status for status in (FAILED, UNDECIDED) if status in statuses), PASSED)
+
+
+def name_of(source: str, folder: Path) -> str:
+    """What a baseline calls an input: its path as ``folder`` sees it, so that it is the same on every machine."""
+    file, colon, function = source.rpartition(":")
+    if colon and file.endswith(".py"):
+        return f"{told_from(file, folder)}:{function}"
+    return source if colon else told_from(source, folder)
+
+
+def report_of(
+    step: GatedStep,
+    *,
+    target: str | Target | None = None,
+    rules: Choice | None = None,
+    cache: Path | None = None,
+    memory: bool | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Report:
+    """The report on an input: measured for a trace, predicted for anything else. ``target`` replaces the step's;
+    ``memory``: whether to follow it. Raises HloInspectError."""
+    chosen = target or step.target
+    if is_trace(step.source):
+        from hloinspect.trace import trace
+
+        if step.xla_flags or step.module:
+            raise UsageError(f"{step.source} is a trace: --xla-flag and --module are for what is compiled")
+        return trace(
+            step.source,
+            target=chosen,
+            link=step.link,
+            devices=step.devices,
+            topology=step.topology,
+            on_progress=on_progress,
+        ).report
+    from hloinspect.api import inspect
+
+    return inspect(
+        step.source,
+        target=chosen,
+        link=step.link,
+        devices=step.devices,
+        topology=step.topology,
+        xla_flags=step.xla_flags,
+        module=step.module,
+        memory=memory,
+        rules=rules,
+        cache=cache,
+        on_progress=on_progress,
+    ).report
+
+
+def check_report(report: Report, name: str, budgets: Sequence[Budget], baseline: Baseline | None = None) -> Checked:
+    """Holds budgets against a report, over the baseline's entry for the step of that name; ``DEFAULT_BUDGETS`` where
+    there is a baseline and no budget. Raises UsageError where there is neither."""
+    if not budgets:
+        if baseline is None:
+            raise UsageError("a gate needs a limit: --budget stall=2%, or --baseline (see `hloinspect check --help`)")
+        defaults = DEFAULT_MEASURED if kind_of(report) == MEASURED else DEFAULT_BUDGETS
+        budgets = [parse_budget(text) for text in defaults]
+    now = snapshot_of(report, name)
+    before = baseline.find(now) if baseline else None
+    missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
+    results = tuple(check_budget(report, budget, before, now, missing) for budget in budgets)
+    changes = None
+    if before is not None:
+        from hloinspect.gate.difference import difference
+
+        changes = difference(before, now)
+    return Checked(name, report, results, changes, now)
+
+
+def why_no_entry(checked: Checked) -> str:
+    """Why an answer is no baseline, or "": one that rests on unknown times would let everything through later."""
+    return doubt_of(checked.report, "stall") or doubt_of(checked.report, "bytes")

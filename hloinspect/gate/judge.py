@@ -1,0 +1,206 @@
+"""Holds budgets against a report. Within needs evidence for all of it; what cannot be told never is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, rule_of_metric
+from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
+from hloinspect.report.schema import Report
+from hloinspect.verdict import UNKNOWN
+
+if TYPE_CHECKING:
+    from hloinspect.gate.difference import Difference
+
+WITHIN, OVER, MISSING = "within", "over", "missing"
+
+NOISE_SHARE = 0.001
+"""A tolerance in percent of a baseline's time is at least this share of the baseline's step: 5 % of a stall of nothing
+is nothing, and no regression that anyone could see."""
+
+_ROUNDING = 1e-6
+"""Baselines are written to this many ms."""
+
+_NOT_STATIC = "needs a trace"
+"""How the reasons of rules begin that only a measurement can feed (rules/engine.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetResult:
+    """``status`` is within, over, unknown (not enough evidence), or missing (the baseline has nothing to compare with).
+
+    ``value``, ``limit`` and ``baseline`` are in ``unit``: % or ms, bytes, count. ``limit`` is what is allowed, also
+    where the budget is a tolerance. ``value_ms`` and ``limit_ms`` are the same of times in ms a step. All are None
+    where they are not known. ``kind`` says predicted or measured.
+    """
+
+    budget: Budget
+    status: str
+    value: float | None
+    limit: float | None
+    baseline: float | None
+    unit: str
+    value_ms: float | None
+    limit_ms: float | None
+    kind: str
+    reason: str
+
+
+def check_budget(
+    report: Report,
+    budget: Budget,
+    before: Snapshot | None = None,
+    now: Snapshot | None = None,
+    missing: str = "there is no baseline",
+) -> BudgetResult:
+    """Holds one budget against a report. Over is over even where something else is unknown; within needs all evidence.
+
+    ``before`` is the baseline's entry, ``missing`` why there is none, ``now`` the report's own snapshot where it was
+    made already.
+    """
+    now = now or snapshot_of(report, "")
+    if budget.needs_baseline and before is None:
+        return _unsettled(budget, MISSING, kind_of(report), missing)
+    base = None if before is None or budget.metric == LOST else amount_of(before, budget.metric)
+    if budget.op != ABSOLUTE and base is None:
+        return _unsettled(budget, MISSING, kind_of(report), f"the baseline has no {budget.words}")
+    changes = _lost(before, now) if before is not None and budget.metric == LOST else None
+    value = float(changes.lost_runs) if changes else amount_of(now, budget.metric)
+    doubt = doubt_of(report, budget.metric, before if budget.op != ABSOLUTE else None)
+    if value is None:
+        return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is no {budget.words}")
+    share = _whole(report, now, budget) if budget.unit == "%" and budget.op == ABSOLUTE else None
+    if budget.unit == "%" and budget.op == ABSOLUTE and not share:
+        return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is nothing to take {budget.limit:g} % of")
+    limit = _allowed(budget, base, share, before)
+    status = OVER if value > limit else UNKNOWN if doubt else WITHIN
+    reason = doubt if status == UNKNOWN else _reason(budget, changes)
+    is_time = budget.kind == TIME
+    scale = 100 / share if share else 1.0
+    unit = "%" if share else {TIME: "ms", SIZE: "bytes", COUNT: "count"}[budget.kind]
+    return BudgetResult(
+        budget=budget,
+        status=status,
+        value=value * scale,
+        limit=limit * scale,
+        baseline=None if base is None else base * scale,
+        unit=unit,
+        value_ms=value if is_time else None,
+        limit_ms=limit if is_time else None,
+        kind=now.kind,
+        reason=reason,
+    )
+
+
+def _lost(before: Snapshot, now: Snapshot) -> Difference:
+    from hloinspect.gate.difference import difference  # not needed without a baseline
+
+    return difference(before, now)
+
+
+def _unsettled(budget: Budget, status: str, kind: str, reason: str) -> BudgetResult:
+    unit = {TIME: "ms", SIZE: "bytes", COUNT: "count"}[budget.kind]
+    return BudgetResult(budget, status, None, None, None, unit, None, None, kind, reason)
+
+
+def _reason(budget: Budget, changes: Difference | None) -> str:
+    if changes is not None and changes.lost:
+        return f"{budget.words}: {changes.lost[0]}"
+    return budget.words
+
+
+def _whole(report: Report, now: Snapshot, budget: Budget) -> float | None:
+    """What an absolute percentage is a share of."""
+    if budget.kind == TIME:
+        return now.step_ms
+    memory = report.memory
+    limit = memory.device_limit_bytes if budget.metric == "memory.device" else memory.host_limit_bytes
+    return None if limit is None else float(limit)
+
+
+def _allowed(budget: Budget, base: float | None, share: float | None, before: Snapshot | None) -> float:
+    if budget.op == ABSOLUTE:
+        return budget.limit if share is None else budget.limit / 100 * share
+    assert base is not None
+    tolerance = budget.limit if budget.unit != "%" else budget.limit / 100 * base
+    if budget.kind == TIME:
+        noise = NOISE_SHARE * (before.step_ms or 0.0) if before is not None and budget.unit == "%" else 0.0
+        return base + max(tolerance, noise) + _ROUNDING
+    return base + tolerance
+
+
+def amount_of(snapshot: Snapshot, metric: str) -> float | None:
+    """A metric's value in ms, bytes or a count; None where it is not known."""
+    family, _, part = metric.partition(".")
+    if family == "step":
+        return snapshot.step_ms
+    if family in ("stall", "exposed"):
+        split = snapshot.stall_ms if family == "stall" else snapshot.exposed_ms
+        return None if split is None else float(getattr(split, part or "total"))
+    if family == "memory":
+        size = snapshot.memory.device_bytes if part == "device" else snapshot.memory.host_bytes
+        return None if size is None else float(size)
+    if family == "bytes":
+        return float(snapshot.bytes_per_step[part] if part else sum(snapshot.bytes_per_step.values()))
+    if family == FINDINGS:
+        code = rule_of_metric(metric)
+        chosen = [f for f in snapshot.findings if f.code.startswith(code) and (code or part in ("", f.severity))]
+        return float(sum(finding.count for finding in chosen))
+    if part in ("d2h", "h2d"):
+        return float(sum(group.count for group in snapshot.transfers if group.direction == part))
+    return float(snapshot.verdicts.get(part, 0) if part else sum(snapshot.verdicts.values()))
+
+
+def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str:
+    """Why the report cannot carry a pass on a metric, or "": something that affects it is unknown. ``before``: what it
+    is compared with, for a tolerance."""
+    family, _, part = metric.partition(".")
+    if family == "memory":
+        return _memory_doubt(report, part, before)
+    missing = [unknown.reason for unknown in report.unknown if unknown.affects == "transfers"]
+    if missing:
+        return missing[0]
+    if family in ("bytes", LOST) or metric in ("count", "count.d2h", "count.h2d"):
+        if report.trace is not None and not report.module.instructions:
+            return "the trace holds no module, so its transfers are not known"
+        return ""
+    if family == FINDINGS:
+        return _rules_doubt(report, rule_of_metric(metric), before)
+    return _time_doubt(report, metric)
+
+
+def _memory_doubt(report: Report, part: str, before: Snapshot | None) -> str:
+    alike = before is not None and before.memory.source == report.memory.source  # both too low, for one reason
+    if report.memory.source == "estimated" and report.module.platform == "tpu" and not alike:
+        return "memory that is estimated for a TPU is a lower bound: the padding of tiled layouts is not counted"
+    if (report.memory.device_bytes if part == "device" else report.memory.host_bytes) is None:
+        reasons = [unknown.reason for unknown in report.unknown if unknown.affects == "memory"]
+        return reasons[0] if reasons else "a trace does not say how much memory the program has"
+    return ""
+
+
+def _time_doubt(report: Report, metric: str) -> str:
+    for unknown in report.unknown:
+        if unknown.affects == "time":
+            return unknown.reason
+    figures = figures_of(report)
+    if figures is None:
+        return f"there is no {kind_of(report)} step"
+    if figures.time_ms <= 0:
+        return "the step takes no time"
+    if report.host_copies and metric in ("stall.d2h", "stall.h2d"):
+        return f"{report.host_copies[0].instruction} moves both ways, and its wait is in stall but in neither direction"
+    unsure = [transfer for transfer in report.transfers if transfer.verdict == UNKNOWN]
+    return f"transfer {unsure[0].id} ({unsure[0].start}): {unsure[0].reason}" if unsure else ""
+
+
+def _rules_doubt(report: Report, code: str, before: Snapshot | None) -> str:
+    """A rule that would count and could not look. Rules that only a trace can feed are not asked of a prediction, and
+    one that could not look for the baseline either is missed on both sides."""
+    for rule in report.rules_not_run:
+        expected = kind_of(report) == MEASURED or not rule.reason.startswith(_NOT_STATIC)
+        told_before = before is None or rule.code not in before.rules_not_run
+        if rule.code.startswith(code) and told_before and (expected or code == rule.code):
+            return f"{rule.code} {rule.name} could not run: {rule.reason} (or leave it out: --ignore {rule.code})"
+    return ""

@@ -1,0 +1,259 @@
+"""What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
+that decides anything, no path of a machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, TransferInfo
+
+PREDICTED, MEASURED = "predicted", "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Milliseconds a step by direction. Exposed time's total is a union, so it can be less than the sum."""
+
+    d2h: float
+    h2d: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """How the program was made and what it was judged with; None where that is not known. Hashes are those of the
+    report's ``module``; rates are the host link's in GB/s."""
+
+    hloinspect: str
+    jax: str | None
+    jaxlib: str | None
+    flags: tuple[str, ...] | None
+    topology: str | None
+    d2h_gbps: float | None
+    h2d_gbps: float | None
+    module: str
+    fingerprint: str
+    schedule_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """Bytes on a device and in its host memory; ``source`` as in the report."""
+
+    device_bytes: int | None
+    host_bytes: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferGroup:
+    """Transfers that differ in nothing a person would name: all that send the same tensor of the same function.
+
+    ``shape`` is without leading ones. ``file`` is relative to the working directory, else a bare name. ``line`` is for
+    reading and never compared. ``count`` are the instructions, ``runs`` their executions in a step; ``bytes`` of one
+    run; times are a step's over the whole group and None where they were neither predicted nor measured.
+    """
+
+    direction: str
+    dtype: str
+    shape: tuple[int, ...]
+    name: str | None
+    loop_depth: int
+    file: str | None
+    function: str | None
+    line: int | None
+    count: int
+    runs: int
+    bytes: int
+    bytes_per_step: int
+    mechanisms: dict[str, int]
+    verdicts: dict[str, int]
+    duration_ms: float | None
+    cover_ms: float | None
+    wait_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """Findings of one rule in one function."""
+
+    code: str
+    name: str
+    severity: str
+    file: str | None
+    function: str | None
+    line: int | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
+    ``rules_not_run`` are the codes of rules that lacked evidence."""
+
+    step: str
+    target: str | None
+    devices: int
+    kind: str
+    made: Made
+    step_ms: float | None
+    stall_ms: Split | None
+    exposed_ms: Split | None
+    bytes_per_step: dict[str, int]
+    verdicts: dict[str, int]
+    memory: MemorySnapshot
+    transfers: tuple[TransferGroup, ...]
+    findings: tuple[FindingGroup, ...]
+    rules_not_run: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What it is filed under."""
+        return (self.step, self.target or "", self.devices, self.kind)
+
+
+def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
+    """The step's figures that a gate goes by: measured where there is a trace, predicted else."""
+    return report.step.measured if report.trace is not None else report.step.predicted
+
+
+def kind_of(report: Report) -> str:
+    """Whether a report's figures are measured or predicted."""
+    return MEASURED if report.trace is not None else PREDICTED
+
+
+def snapshot_of(report: Report, step: str, folder: Path | None = None) -> Snapshot:
+    """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
+    by default."""
+    base = folder or Path.cwd()
+    figures, target = figures_of(report), report.target
+    link = target.link if target else None
+    sent: dict[str, int] = {"d2h": 0, "h2d": 0}
+    for transfer in report.transfers:
+        sent[transfer.direction] += transfer.bytes_per_step
+    program, module = report.program, report.module
+    return Snapshot(
+        step=step,
+        target=target.name if target else None,
+        devices=target.devices if target else len(report.devices) or 1,
+        kind=kind_of(report),
+        made=Made(
+            hloinspect=report.hloinspect,
+            jax=program.jax,
+            jaxlib=program.jaxlib,
+            flags=program.flags,
+            topology=program.topology,
+            d2h_gbps=link.d2h_gbps if link else None,
+            h2d_gbps=link.h2d_gbps if link else None,
+            module=module.name,
+            fingerprint=module.fingerprint,
+            schedule_hash=module.schedule_hash,
+        ),
+        step_ms=figures.time_ms if figures else None,
+        stall_ms=Split(figures.stall_d2h_ms, figures.stall_h2d_ms, figures.stall_ms) if figures else None,
+        exposed_ms=Split(figures.exposed_ms.d2h, figures.exposed_ms.h2d, figures.exposed_ms.total) if figures else None,
+        bytes_per_step=sent,
+        verdicts=_sorted(Counter(transfer.verdict for transfer in report.transfers)),
+        memory=MemorySnapshot(report.memory.device_bytes, report.memory.host_bytes, report.memory.source),
+        transfers=_transfers(report.transfers, base),
+        findings=_findings(report.findings, base),
+        rules_not_run=tuple(sorted(rule.code for rule in report.rules_not_run)),
+    )
+
+
+def told_from(path: str, folder: Path) -> str:
+    """A path as the folder sees it; the bare name of one that lies elsewhere: another machine has it somewhere else."""
+    pure = PurePath(path)
+    if not pure.is_absolute():
+        return pure.as_posix()
+    return pure.relative_to(folder).as_posix() if pure.is_relative_to(folder) else pure.name
+
+
+def _sorted(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items()))
+
+
+_Key = tuple[str, str, tuple[int, ...], str, int, str, str]
+
+
+def _transfers(transfers: Sequence[TransferInfo], base: Path) -> tuple[TransferGroup, ...]:
+    groups: dict[_Key, list[TransferInfo]] = {}
+    for transfer in transfers:
+        groups.setdefault(_key(transfer, base), []).append(transfer)
+    return tuple(_group(key, groups[key]) for key in sorted(groups))
+
+
+def _key(transfer: TransferInfo, base: Path) -> _Key:
+    shape = transfer.tensor.shape
+    while len(shape) > 1 and shape[0] == 1:  # the slice of a stack that a scan makes has a dimension of one in front
+        shape = shape[1:]
+    source = transfer.source
+    return (
+        transfer.direction,
+        transfer.tensor.dtype,
+        shape,
+        transfer.tensor.name or "",
+        transfer.loop_depth,
+        told_from(source.file, base) if source else "",
+        (source.function or "") if source else "",
+    )
+
+
+def _group(key: _Key, members: Sequence[TransferInfo]) -> TransferGroup:
+    direction, dtype, shape, name, depth, file, function = key
+    times = [member.measured or member.predicted for member in members]
+    waits = [time.wait_ms if time else 0.0 for time in times]
+    slowest = members[waits.index(max(waits))]
+
+    def total(attribute: str) -> float | None:
+        if any(time is None for time in times):
+            return None
+        return sum(float(getattr(time, attribute)) for time in times)
+
+    return TransferGroup(
+        direction=direction,
+        dtype=dtype,
+        shape=shape,
+        name=name or None,
+        loop_depth=depth,
+        file=file or None,
+        function=function or None,
+        line=slowest.source.line if slowest.source else None,
+        count=len(members),
+        runs=sum(member.executions for member in members),
+        bytes=max(member.bytes for member in members),
+        bytes_per_step=sum(member.bytes_per_step for member in members),
+        mechanisms=_sorted(Counter(mechanism_of(member) for member in members)),
+        verdicts=_sorted(Counter(member.verdict for member in members)),
+        duration_ms=total("duration_ms"),
+        cover_ms=total("cover_ms"),
+        wait_ms=total("wait_ms"),
+    )
+
+
+def mechanism_of(transfer: TransferInfo) -> str:
+    """``dma``, ``kernel`` or the like, and whether it has no pair to hide in."""
+    return transfer.mechanism if transfer.asynchronous else f"synchronous {transfer.mechanism}"
+
+
+def _findings(findings: Sequence[FindingInfo], base: Path) -> tuple[FindingGroup, ...]:
+    groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
+    for finding in findings:
+        source = finding.source
+        file, function = (told_from(source.file, base), source.function or "") if source else ("", "")
+        groups.setdefault((finding.code, finding.severity, file, function), []).append(finding)
+    return tuple(
+        FindingGroup(
+            code=code,
+            name=members[0].name,
+            severity=severity,
+            file=file or None,
+            function=function or None,
+            line=members[0].source.line if members[0].source else None,
+            count=len(members),
+        )
+        for (code, severity, file, function), members in sorted(groups.items())
+    )

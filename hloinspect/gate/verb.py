@@ -1,0 +1,155 @@
+"""The public verb ``check``: the gate, for those who have the step in their hands."""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hloinspect.errors import BudgetExceeded, NotEnoughEvidence, UsageError
+from hloinspect.gate.budget import Budget, parse_budget
+from hloinspect.gate.config import GatedStep
+from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
+from hloinspect.hardware import Target, load_target
+from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
+
+if TYPE_CHECKING:
+    from hloinspect.rules.choice import Choice
+
+
+def check(
+    what: Any,
+    *,
+    target: str | Target | None = None,
+    budget: str | Sequence[str] = (),
+    baseline: str | Path | None = None,
+    update_baseline: bool = False,
+    name: str | None = None,
+    link: str | None = None,
+    devices: int | None = None,
+    topology: str | None = None,
+    xla_flags: Sequence[str] = (),
+    rules: Choice | None = None,
+    cache: Path | None = None,
+    allow_unknown: bool = False,
+) -> Checked:
+    """Hold a step against budgets (``"stall=2%"``, or several) and a baseline file; return what was found.
+
+    ``what`` is an INPUT as on the command line (a step's name, a module, a dump, a trace), a function of a file that is
+    a step, a ``jax.stages.Compiled`` or ``Lowered`` (which is compiled here, for the devices that it was lowered for),
+    or a ``Report``. ``name`` is what the baseline calls it. With ``update_baseline`` the answer is recorded first.
+    ``cache`` is a folder for compilations (``hloinspect.compile.cache.cache_folder()``).
+
+    Raises BudgetExceeded, with the report attached, where a budget is exceeded; NotEnoughEvidence, which is one, where
+    nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and HloInspectError
+    for what cannot be read or compiled.
+    """
+    from hloinspect.gate.baseline import Baseline, load_baseline
+    from hloinspect.gate.baseline import update_baseline as record
+
+    limits = _limits(budget)
+    path = None if baseline is None else Path(baseline)
+    known = None
+    if path is not None:
+        known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
+    options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags))
+    report, own_name = answer(what, options, target, rules, cache)
+    checked = check_report(report, name or own_name, limits, known)
+    if update_baseline:
+        if path is None:
+            raise UsageError("update_baseline needs to know which: baseline=FILE")
+        if (reason := why_no_entry(checked)) and not allow_unknown:
+            raise NotEnoughEvidence(f"{path} was not changed, since {checked.name} is no baseline: {reason}", checked)
+        checked = check_report(report, checked.name, limits, record(path, [checked.now]))
+    status = checked.status(allow_unknown)
+    if status == PASSED:
+        return checked
+    message = failure_line(checked)
+    raise BudgetExceeded(message, checked) if status == FAILED else NotEnoughEvidence(message, checked)
+
+
+def failure_line(checked: Checked) -> str:
+    """One line on the budgets that do not hold."""
+    from hloinspect.report.check_text import result_text, title
+
+    return f"{title(checked)}: " + "; ".join(result_text(result) for result in checked.broken)
+
+
+def _limits(budget: str | Sequence[str]) -> tuple[Budget, ...]:
+    return tuple(parse_budget(text, "budget") for text in ([budget] if isinstance(budget, str) else budget))
+
+
+def answer(
+    what: Any,
+    options: GatedStep,
+    target: str | Target | None = None,
+    rules: Choice | None = None,
+    cache: Path | None = None,
+) -> tuple[Report, str]:
+    """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged."""
+    if isinstance(what, Report):
+        return what, what.input.path
+    if isinstance(getattr(what, "report", None), Report):  # an Inspection
+        return what.report, what.report.input.path
+    if isinstance(what, (str, Path)):
+        step = replace(options, source=str(what), name=name_of(str(what), Path.cwd()))
+        return report_of(step, target=target, rules=rules, cache=cache), step.name
+    if hasattr(what, "as_text"):
+        return _of_program(what, options, target, rules)
+    if python_inspect.isfunction(what):
+        step = replace(options, source=step_of(what), name=name_of(step_of(what), Path.cwd()))
+        return report_of(step, target=target, rules=rules, cache=cache), step.name
+    hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
+    raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
+
+
+def step_of(function: Any) -> str:
+    """``file.py:function`` for a function at the top of a file. Raises UsageError for any other."""
+    file = python_inspect.getsourcefile(function)
+    if file is None or "<" in function.__qualname__:
+        raise UsageError(f"{function.__qualname__} is not at the top of a file, so it cannot be found by its name")
+    return f"{file}:{function.__qualname__}"
+
+
+def _of_program(
+    program: Any, options: GatedStep, target: str | Target | None, rules: Choice | None
+) -> tuple[Report, str]:
+    """The report on a jax.stages.Compiled, or a Lowered that is compiled first, in this process."""
+    compiled = program.compile() if hasattr(program, "compile") else program
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as folder:
+        file = Path(folder) / "module.hlo"
+        file.write_text(compiled.as_text(), encoding="utf-8")
+        step = replace(options, source=str(file))
+        report = report_of(step, target=target, rules=rules)
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("jax", "jaxlib")}
+    info = InputInfo(report.module.name, report.input.kind, report.input.sha256)
+    made = ProgramInfo(versions["jax"], versions["jaxlib"], None, report.program.topology, None)
+    chosen = load_target(target) if isinstance(target, str) else target
+    unknown = report.unknown
+    if chosen is not None and (platform := _platform_of(compiled)) not in ("", chosen.platform):
+        reason = f"the program was compiled for a {platform.upper()}; {chosen.name} is a {chosen.platform.upper()}"
+        unknown = (
+            *unknown,
+            Unknown(reason, "give the step's name, such as train.py:step, which is compiled for it", "time"),
+        )
+    return replace(report, input=info, program=made, unknown=unknown), report.module.name
+
+
+def _platform_of(compiled: Any) -> str:
+    """What the devices of a compiled program are, by the shardings of its arguments and results: the text of a module
+    for a CPU says nothing of that. "" where nothing tells."""
+    left = [getattr(compiled, "input_shardings", None), getattr(compiled, "output_shardings", None)]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, (tuple, list)):
+            left += one
+        for device in getattr(one, "device_set", ()):
+            name = str(getattr(device, "platform", ""))
+            return "gpu" if name in ("cuda", "rocm") else name
+    return ""

@@ -1,0 +1,134 @@
+"""The pytest plugin: a fixture that holds a step against budgets, on hardware that is not there.
+
+    def test_the_step_hides_its_transfers(hloinspect):
+        hloinspect.check("train.py:step", target="gb200", budget="stall=2%")
+
+    @pytest.mark.hloinspect(target="h100", devices=8)
+    def test_nothing_is_worse_than_the_baseline(hloinspect):
+        hloinspect.check("train.py:step", baseline="hloinspect-baseline.json")
+
+Compilations are kept (compile/cache.py). Nothing of the package is imported before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from hloinspect.gate.gate import Checked
+    from hloinspect.report.schema import Report
+
+MARKER_OPTIONS = ("target", "link", "devices", "topology", "xla_flags", "budget", "baseline")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--hloinspect-update-baseline``, ``--hloinspect-baseline FILE``, ``--hloinspect-no-cache``."""
+    group = parser.getgroup("hloinspect", "host transfers of JAX steps")
+    group.addoption(
+        "--hloinspect-update-baseline", action="store_true", help="record what is found in the baseline instead"
+    )
+    group.addoption("--hloinspect-baseline", metavar="FILE", help="baseline of tests that name none")
+    group.addoption("--hloinspect-no-cache", action="store_true", help="compile every step anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    options = ", ".join(f"{name}=..." for name in MARKER_OPTIONS)
+    config.addinivalue_line("markers", f"hloinspect({options}): what the hloinspect fixture compiles and judges for")
+
+
+@pytest.fixture(name="hloinspect")
+def hloinspect_fixture(request: pytest.FixtureRequest) -> Inspector:
+    """Compiles steps for a target without its hardware and holds them against budgets."""
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("hloinspect"))):  # the nearest one last
+        unknown = [name for name in marker.kwargs if name not in MARKER_OPTIONS]
+        if unknown or marker.args:
+            what = ", ".join(unknown) or "arguments without a name"
+            pytest.fail(f"@pytest.mark.hloinspect knows {', '.join(MARKER_OPTIONS)}, not {what}", pytrace=False)
+        options.update(marker.kwargs)
+    config = request.config
+    own = config.getoption("--hloinspect-baseline")
+    if "baseline" not in options and own:
+        options["baseline"] = str(Path(str(config.invocation_params.dir), own))
+    return Inspector(
+        rootdir=config.rootpath,
+        options=options,
+        update=bool(config.getoption("--hloinspect-update-baseline")),
+        use_cache=not config.getoption("--hloinspect-no-cache"),
+    )
+
+
+@dataclass(frozen=True)
+class Inspector:
+    """What the fixture ``hloinspect`` is. ``options`` are the marker's; arguments of a call replace them."""
+
+    rootdir: Path
+    options: dict[str, Any]
+    update: bool
+    use_cache: bool
+
+    def check(self, step: Any, *, budget: str | Sequence[str] | None = None, **options: Any) -> Checked:
+        """Hold a step against budgets and a baseline; fail the test, with what changed and where, if it does not fit.
+
+        ``step`` and ``options`` are those of ``hloinspect.check``: a name such as ``"train.py:step"`` (files are looked
+        for from pytest's root directory), a function that is a step, a compiled program, a module, a trace or a report.
+        A baseline that is named by no path is looked for there too.
+        """
+        __tracebackhide__ = True
+        from hloinspect.errors import BudgetExceeded, HloInspectError
+        from hloinspect.gate.verb import check
+        from hloinspect.report.check_text import details
+
+        chosen = {**self.options, **options}
+        if budget is not None:
+            chosen["budget"] = budget
+        if chosen.get("baseline") is not None:
+            chosen["baseline"] = self.rootdir / chosen["baseline"]
+        if self.update and chosen.get("baseline") is not None:
+            chosen["update_baseline"] = True
+        try:
+            return check(self._placed(step, chosen), cache=self._cache(), **chosen)
+        except BudgetExceeded as error:
+            lines = [str(error), *(f"  {line}" for line in details(error.checked))]
+            if chosen.get("baseline") is not None:
+                lines.append("  if this is meant: pytest --hloinspect-update-baseline")
+            pytest.fail("\n".join(lines), pytrace=False)
+        except HloInspectError as error:
+            pytest.fail(f"hloinspect: {error}", pytrace=False)
+
+    def inspect(self, step: Any, **options: Any) -> Report:
+        """The report on a step, to assert on by hand (``hloinspect.report/1``, docs/report.md)."""
+        from hloinspect.gate.config import GatedStep
+        from hloinspect.gate.verb import answer
+
+        chosen = {name: value for name, value in self.options.items() if name not in ("budget", "baseline")} | options
+        target = chosen.pop("target", None)
+        chosen["xla_flags"] = tuple(chosen.get("xla_flags", ()))
+        report, _ = answer(self._placed(step, {}), GatedStep("", "", **chosen), target, cache=self._cache())
+        return report
+
+    def _placed(self, step: Any, chosen: dict[str, Any]) -> Any:
+        """A name of a file as it is from the root directory; what the baseline calls it stays the name."""
+        if not isinstance(step, (str, Path)):
+            return step
+        text = str(step)
+        file, colon, function = text.rpartition(":")
+        is_file = (file.endswith(".py") if colon else True) and not Path(file if colon else text).is_absolute()
+        placed = f"{self.rootdir / file}:{function}" if colon else str(self.rootdir / text)
+        if is_file:
+            chosen.setdefault("name", text)
+            return placed
+        return text
+
+    def _cache(self) -> Path | None:
+        if not self.use_cache:
+            return None
+        from hloinspect.compile.cache import cache_folder
+
+        return cache_folder()

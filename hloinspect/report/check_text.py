@@ -1,0 +1,99 @@
+"""The gate's answer for a terminal and a log: a line for each budget; where one is broken, what changed and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from hloinspect.errors import printable as clean
+from hloinspect.gate.gate import PASSED, Checked
+from hloinspect.gate.judge import OVER, BudgetResult
+from hloinspect.report.explain import amount_text, explanation, joined, look_closer
+from hloinspect.report.schema import Report
+from hloinspect.units import time_text
+
+LABELS = {"within": "ok", "over": "FAILED", "unknown": "UNKNOWN", "missing": "MISSING"}
+_COLORS = {"within": "green", "over": "red", "unknown": "magenta", "missing": "red"}
+_INDENT = " " * 8
+MAX_CULPRITS = 3
+
+
+def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
+    """Every budget of every step, in order."""
+    lines: list[str] = []
+    for checked in checks:
+        for result in checked.results:
+            label = click.style(LABELS[result.status], fg=_COLORS[result.status], bold=True)
+            lines.append(f"{label}  {title(checked)}  {result_text(result)}")
+        if checked.status(allow_unknown) != PASSED:
+            lines += joined(details(checked), _INDENT)
+        elif checked.difference is not None and checked.difference.made:
+            lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
+    return "\n".join(lines)
+
+
+def title(checked: Checked) -> str:
+    """``train.py:step (8 x gb200)``."""
+    target = checked.report.target
+    return clean(checked.name) + (f" ({target.devices} x {clean(target.name)})" if target else "")
+
+
+def result_text(result: BudgetResult) -> str:
+    """``stall=2%  predicted 0.3 ms = 0.40 % of at most 1.5 ms a step  (waiting for the host)``."""
+    line = result.budget.text
+    if result.value is not None and result.limit is not None:
+        unit = "ms" if result.value_ms is not None else result.unit
+        value = result.value_ms if result.value_ms is not None else result.value
+        limit = result.limit_ms if result.limit_ms is not None else result.limit
+        share = f" = {result.value:.2f} %" if result.unit == "%" and unit == "ms" else ""
+        line += f"  {result.kind} {amount_text(value, unit)}{share} of at most {amount_text(limit, unit)}"
+        line += " a step" if unit == "ms" else ""
+        if result.baseline is not None and result.budget.op == "+":
+            line += f", baseline {amount_text(result.baseline, result.unit)}"
+    return f"{line}  ({clean(result.reason)})"
+
+
+def details(checked: Checked) -> list[str]:
+    """What is behind a check that did not pass, without colour: what is different from the baseline, the transfers
+    that cost the most, and the commands to look closer."""
+    report = checked.report
+    lines = explanation(checked.difference) if checked.difference else []
+    lines += _new_findings(checked)
+    if any(result.status == OVER for result in checked.results):
+        lines += culprits(report)
+    elif report.unknown:
+        lines += [f"{clean(unknown.reason)}; try: {clean(unknown.remedy)}" for unknown in report.unknown[:2]]
+    target = report.target
+    source = report.input.path if report.input.kind != "dump" else checked.name
+    command = look_closer(
+        source, target.name if target else None, target.devices if target else None, report.trace is not None
+    )
+    return [*lines, f"look closer: {command}"]
+
+
+def _new_findings(checked: Checked) -> list[str]:
+    """What the findings say that the baseline has not, and what to do."""
+    if checked.difference is None:
+        return []
+    from hloinspect.gate.difference import CAME
+
+    new = {change.after.code for change in checked.difference.findings if change.kind == CAME and change.after}
+    found = [f for f in checked.report.findings if f.code in new and f.severity != "info"][:MAX_CULPRITS]
+    return [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in found]
+
+
+def culprits(report: Report) -> list[str]:
+    """The transfers that the step waits for the longest, a line each, with the line of the user's code."""
+    waits = [((t.measured or t.predicted), t) for t in report.transfers]
+    costly = sorted(waits, key=lambda pair: (-(pair[0].wait_ms if pair[0] else 0.0), pair[1].id))[:MAX_CULPRITS]
+    found = []
+    for times, transfer in costly:
+        if times is None or times.wait_ms <= 0:
+            continue
+        source = transfer.source
+        where = f"{clean(source.file)}:{source.line}" if source else clean(transfer.computation)
+        found.append(
+            f"{transfer.direction} {transfer.id} waits {time_text(times.wait_ms)}: {clean(transfer.reason)}  {where}"
+        )
+    return found

@@ -1,0 +1,110 @@
+"""What is different, in words: the same lines for `diff`, for the gate's failures and for every reporter of CI."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hloinspect.errors import printable as clean
+from hloinspect.gate.snapshot import Snapshot
+from hloinspect.units import bytes_text, time_text
+
+if TYPE_CHECKING:  # a check without a baseline has no difference to explain, and does without the code for it
+    from hloinspect.gate.difference import Difference, FindingChange, MetricChange, TransferChange
+
+MAX_CHANGES = 12
+"""Transfers that are told one by one; of more, those that cost the most."""
+
+_SAME_SHARE = 5e-4
+_LABELS = {"went": "gone", "came": "new", "changed": "changed"}
+
+
+def explanation(found: Difference, show_all: bool = False) -> list[str]:
+    """What came, went and changed, a line each, without colour. Empty where nothing did."""
+    shown = found.transfers if show_all else found.transfers[:MAX_CHANGES]
+    lines = [transfer_line(change) for change in shown]
+    if len(shown) < len(found.transfers):
+        lines.append(f"and {len(found.transfers) - len(shown)} more transfers (--all shows them)")
+    lines += [finding_line(change) for change in found.findings]
+    return lines + [clean(line) for line in found.made]
+
+
+def transfer_line(change: TransferChange) -> str:
+    """``gone     d2h hid bf16[4,4096,16384] x8 (4 GiB a step)   train.py:41 in layer``."""
+    from hloinspect.gate.difference import CAME, CHANGED, counted, described, place
+
+    group = change.group
+    line = f"{_LABELS[change.kind]:<8} {clean(described(group))}"
+    if change.kind == CHANGED:
+        line += f": {'; '.join(map(clean, change.what))}"
+    else:
+        line += f" x{group.runs} ({bytes_text(group.bytes_per_step)} a step"
+        if change.kind == CAME:
+            line += f", {clean(counted(group.verdicts))}"
+            line += f", waits {time_text(group.wait_ms)}" if group.wait_ms else ""
+        line += ")"
+    where = clean(place(group))
+    return f"{line}   {where}".rstrip()
+
+
+def finding_line(change: FindingChange) -> str:
+    """``new      HLO101 error h2d-at-point-of-use   train.py:41``."""
+    from hloinspect.gate.difference import CHANGED, place
+
+    finding = change.after or change.before
+    assert finding is not None
+    line = f"{_LABELS[change.kind]:<8} {finding.code} {finding.severity} {finding.name}"
+    if change.kind == CHANGED and change.before is not None:
+        line += f" (was {change.before.severity})"
+    line += f" x{finding.count}" if finding.count > 1 else ""
+    return f"{line}   {clean(place(finding))}".rstrip()
+
+
+def amount_text(value: float | None, unit: str) -> str:
+    """An amount as people read it; ``?`` where it is not known."""
+    if value is None:
+        return "?"
+    if unit == "ms":
+        return time_text(value)
+    if unit == "bytes":
+        return bytes_text(round(value))
+    return f"{value:.2f} %" if unit == "%" else f"{value:g}"
+
+
+def changed_metrics(found: Difference) -> list[MetricChange]:
+    """The figures that differ by more than can be seen, or that only one side knows."""
+    return [change for change in found.metrics if _differs(change)]
+
+
+def _differs(change: MetricChange) -> bool:
+    if change.before is None or change.after is None:
+        return change.before != change.after
+    return abs(change.after - change.before) > _SAME_SHARE * max(abs(change.before), abs(change.after))
+
+
+def percent_text(change: MetricChange) -> str:
+    """``+12 %``, or "" where there is nothing to divide by."""
+    if not change.before or change.after is None:
+        return ""
+    share = 100 * (change.after / change.before - 1)
+    return f"{share:+.0f} %" if abs(share) >= 10 else f"{share:+.1f} %"
+
+
+def side_text(snapshot: Snapshot) -> str:
+    """``train.py:step on 8 x gb200, predicted``."""
+    target = f" on {snapshot.devices} x {clean(snapshot.target)}" if snapshot.target else ""
+    return f"{clean(snapshot.step)}{target}, {snapshot.kind}"
+
+
+def look_closer(source: str, target: str | None, devices: int | None = None, is_trace: bool = False) -> str:
+    """The command that shows more of an input."""
+    words = ["hloinspect", "trace" if is_trace else "inspect", clean(source)]
+    words += ["--target", clean(target)] if target else []
+    words += ["--devices", str(devices)] if target and devices and devices > 1 else []
+    return shlex.join(words)
+
+
+def joined(lines: Sequence[str], indent: str) -> list[str]:
+    """Lines with an indent."""
+    return [f"{indent}{line}" for line in lines]

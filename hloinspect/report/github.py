@@ -1,0 +1,54 @@
+"""The gate's answer as workflow commands of GitHub Actions, which become annotations on the lines of a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hloinspect.errors import printable as clean
+from hloinspect.gate.gate import Checked
+from hloinspect.report.check_text import details, result_text, title
+from hloinspect.report.places import Place, budget_place, finding_place
+from hloinspect.verdict import UNKNOWN
+
+MAX_FINDINGS = 10
+"""GitHub shows ten annotations of a kind for a step."""
+
+# A finding does not fail the gate (a budget does), so it is one step quieter than its severity.
+_COMMANDS = {"error": "warning", "warning": "notice"}
+
+
+def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
+    """An error for each budget that does not hold, and warnings and notices for findings."""
+    here = Path.cwd()
+    lines = []
+    for checked in checks:
+        for result in checked.broken:
+            command = "notice" if result.status == UNKNOWN and allow_unknown else "error"
+            text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
+            place = budget_place(result, checked, here)
+            lines.append(_command(command, place, f"hloinspect {result.budget.text}", text))
+    told = 0
+    for checked in checks:
+        for finding in checked.report.findings:
+            if finding.severity in _COMMANDS and told < MAX_FINDINGS:
+                told += 1
+                text = f"{clean(finding.message)}\nTry: {clean(finding.remedy)}\n{title(checked)}"
+                name = f"hloinspect {finding.code} {finding.name}"
+                lines.append(_command(_COMMANDS[finding.severity], finding_place(finding, checked, here), name, text))
+    return "\n".join(lines)
+
+
+def _command(command: str, place: Place, name: str, text: str) -> str:
+    """One command, escaped as the runner's toolkit does (actions/toolkit, command.ts)."""
+    properties = {"file": place.file, "line": str(place.line), "title": name}
+    written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{command} {written}::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,52 @@
+"""The gate's answer as Markdown: the step summary of GitHub Actions, or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hloinspect.errors import printable as clean
+from hloinspect.gate.gate import FAILED, PASSED, Checked, overall
+from hloinspect.gate.judge import BudgetResult
+from hloinspect.report.check_text import details, title
+from hloinspect.report.explain import amount_text, changed_metrics, percent_text
+
+_WORDS = {PASSED: "passed", FAILED: "failed"}
+_MARKS = {"within": "ok", "over": "**FAILED**", "unknown": "unknown", "missing": "**no baseline**"}
+
+
+def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
+    """A table of all budgets; for each step that did not pass what changed; for each with a baseline its figures."""
+    word = _WORDS.get(overall(checks, allow_unknown), "could not tell")
+    lines = [f"### hloinspect: {word}", ""]
+    lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
+    lines += [_row(checked, result) for checked in checks for result in checked.results]
+    for checked in checks:
+        if checked.status(allow_unknown) != PASSED:
+            lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, details(checked)), "```"]
+        if checked.difference is not None and (changed := changed_metrics(checked.difference)):
+            lines += ["", f"<details><summary>{_cell(title(checked))}: figures that changed</summary>", ""]
+            lines += ["| figure | baseline | now | |", "|---|---|---|---|"]
+            for change in changed:
+                values = [amount_text(value, change.unit) for value in (change.before, change.after)]
+                lines.append(f"| {change.metric} | {values[0]} | {values[1]} | {percent_text(change)} |")
+            lines += ["", "</details>"]
+    return "\n".join(lines)
+
+
+def _row(checked: Checked, result: BudgetResult) -> str:
+    now, allowed, baseline = (amount_text(v, result.unit) for v in (result.value, result.limit, result.baseline))
+    mark = _MARKS[result.status]
+    if result.value is None:
+        now = _cell(result.reason)
+    cells = (_cell(title(checked)), f"`{_cell(result.budget.text)}`", mark, now, allowed, baseline)
+    return f"| {' | '.join('' if cell == '?' else cell for cell in cells)} |"
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends a cell nor begins a tag."""
+    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return shown.replace("|", "\\|").replace("`", "'")
+
+
+def _line(text: str) -> str:
+    return clean(text).replace("```", "'''")

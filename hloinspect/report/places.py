@@ -1,0 +1,72 @@
+"""Where in the user's code an answer belongs, for reporters that point at lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from urllib.parse import quote
+
+from hloinspect.gate.budget import FINDINGS, LOST
+from hloinspect.gate.difference import CAME, WENT, TransferChange
+from hloinspect.gate.gate import Checked
+from hloinspect.gate.judge import BudgetResult
+from hloinspect.report.schema import FindingInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file; the path is relative to the working directory where the file is below it."""
+
+    file: str
+    line: int
+
+
+def seen_from(path: str, folder: Path) -> str:
+    """A path as the working directory sees it; one from elsewhere stays absolute."""
+    pure = PurePath(path)
+    return (pure.relative_to(folder) if pure.is_absolute() and pure.is_relative_to(folder) else pure).as_posix()
+
+
+def uri_of(file: str) -> str:
+    """A path as a URI: relative ones relative."""
+    pure = PurePath(file)
+    return Path(file).as_uri() if pure.is_absolute() else quote(pure.as_posix())
+
+
+def input_place(checked: Checked, folder: Path) -> Place:
+    """The first line of the input's own file: where something belongs that no line of the user's code is known for."""
+    file, colon, _ = checked.report.input.path.rpartition(":")
+    path = file if colon and file.endswith(".py") else checked.report.input.path
+    return Place(seen_from(path, folder), 1)
+
+
+def finding_place(finding: FindingInfo, checked: Checked, folder: Path) -> Place:
+    """Where a finding points."""
+    if finding.source is None:
+        return input_place(checked, folder)
+    return Place(seen_from(finding.source.file, folder), max(1, finding.source.line))
+
+
+def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
+    """Where a broken budget points: the transfer that is gone, the finding that is new, the transfer that costs more
+    than in the baseline, or the one that the step waits for the longest."""
+    changes = checked.difference
+    if changes is not None:
+        groups = [change.group for change in changes.transfers if change.kind == WENT or _fewer(change)]
+        if result.budget.metric != LOST:
+            costly = sorted(changes.transfers, key=lambda c: -(c.cost_ms or 0.0))
+            groups = [change.group for change in costly if (change.cost_ms or 0.0) > 0]
+        found = [f.after for f in changes.findings if f.kind == CAME and f.after]
+        where = found if result.budget.metric.startswith(FINDINGS) else groups
+        for group in where:
+            if group.file and group.line:
+                return Place(group.file, group.line)
+    times = [(t.measured or t.predicted, t) for t in checked.report.transfers]
+    for _, transfer in sorted(times, key=lambda pair: -(pair[0].wait_ms if pair[0] else 0.0)):
+        if transfer.source is not None:
+            return Place(seen_from(transfer.source.file, folder), max(1, transfer.source.line))
+    return input_place(checked, folder)
+
+
+def _fewer(change: TransferChange) -> bool:
+    return change.before is not None and change.after is not None and change.after.runs < change.before.runs

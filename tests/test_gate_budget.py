@@ -1,0 +1,202 @@
+"""Budgets over a baseline, of memory, counts and findings: the limit is the limit, and what is missing never passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from gate_samples import FIXTURES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloinspect import api
+from hloinspect.errors import UsageError
+from hloinspect.gate.budget import DEFAULT_BUDGETS, METRICS, parse_budget
+from hloinspect.gate.judge import MISSING, NOISE_SHARE, OVER, WITHIN, amount_of, check_budget
+from hloinspect.gate.snapshot import MemorySnapshot, Snapshot, Split, snapshot_of
+from hloinspect.report.schema import MemoryInfo, Report, RuleNotRun, Unknown
+from hloinspect.verdict import UNKNOWN
+
+amounts = st.floats(0, 1e6, allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return api.inspect(str(FIXTURES / "gb200_optimizer" / "module.hlo.txt.gz"), target="gb200").report
+
+
+@pytest.fixture(scope="module")
+def snapshot(report: Report) -> Snapshot:
+    return snapshot_of(report, "optimizer")
+
+
+def with_stall(snapshot: Snapshot, stall_ms: float, step_ms: float = 100.0) -> Snapshot:
+    return dataclasses.replace(snapshot, step_ms=step_ms, stall_ms=Split(0.0, stall_ms, stall_ms))
+
+
+# ---- grammar
+
+
+@pytest.mark.parametrize(
+    ("text", "metric", "op", "limit", "unit"),
+    [
+        ("stall+5%", "stall", "+", 5.0, "%"),
+        ("step=80ms", "step", "=", 80.0, "ms"),
+        ("step+0.5us", "step", "+", 0.0005, "ms"),
+        ("memory.device=170GiB", "memory.device", "=", 170.0 * 2**30, "bytes"),
+        ("memory.device=90%", "memory.device", "=", 90.0, "%"),
+        ("memory.host+1GB", "memory.host", "+", 1e9, "bytes"),
+        ("bytes.d2h=1MiB", "bytes.d2h", "=", 2.0**20, "bytes"),
+        ("count.exposed=0", "count.exposed", "=", 0.0, "count"),
+        ("findings.error+0", "findings.error", "+", 0.0, "count"),
+        ("findings.HLO101=0", "findings.HLO101", "=", 0.0, "count"),
+        ("lost=0", "lost", "=", 0.0, "count"),
+    ],
+)
+def test_a_budget_means_what_it_says(text: str, metric: str, op: str, limit: float, unit: str) -> None:
+    budget = parse_budget(text)
+    assert (budget.metric, budget.op, budget.unit) == (metric, op, unit)
+    assert math.isclose(budget.limit, limit)
+    assert budget.needs_baseline == (op == "+" or metric == "lost")
+    assert budget.words
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("memory.device=170", "no unit"),
+        ("memory.device=1ms", "unknown unit 'ms'"),
+        ("memory=1GiB", "unknown metric"),
+        ("stall=1GiB", "unknown unit 'GiB'"),
+        ("count.exposed=0ms", "takes no unit"),
+        ("count.exposed+5%", "takes no unit"),
+        ("step=2%", "nothing that step is a share of"),
+        ("bytes=2%", "nothing that bytes is a share of"),
+        ("lost+1", "write lost=1"),
+        ("findings.hlo101=0", "unknown metric"),
+        ("findings.HLO=0", "unknown metric"),
+        ("stall-5%", "expected METRIC=LIMIT"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_says_why(text: str, word: str) -> None:
+    with pytest.raises(UsageError, match="budget in pyproject") as caught:
+        parse_budget(text, "budget in pyproject")
+    assert word in str(caught.value)
+
+
+def test_the_budgets_of_a_baseline_alone_are_budgets() -> None:
+    assert all(parse_budget(text).needs_baseline for text in DEFAULT_BUDGETS)
+
+
+# ---- over a baseline
+
+
+@given(base=amounts, now=amounts, percent=st.integers(0, 200))
+def test_a_percentage_over_the_baseline_is_a_limit(
+    report: Report, snapshot: Snapshot, base: float, now: float, percent: int
+) -> None:
+    budget = parse_budget(f"stall+{percent}%")
+    result = check_budget(report, budget, with_stall(snapshot, base), with_stall(snapshot, now))
+    assert result.limit == pytest.approx(base + max(base * percent / 100, NOISE_SHARE * 100), abs=2e-6)
+    assert result.status == (OVER if now > result.limit else WITHIN)
+    assert (result.baseline, result.value, result.unit) == (base, now, "ms")
+
+
+@given(base=amounts, now=amounts, tolerance=st.integers(0, 1000))
+def test_an_amount_over_the_baseline_is_a_limit(
+    report: Report, snapshot: Snapshot, base: float, now: float, tolerance: int
+) -> None:
+    budget = parse_budget(f"stall+{tolerance}ms")
+    result = check_budget(report, budget, with_stall(snapshot, base), with_stall(snapshot, now))
+    assert result.status == (OVER if now > base + tolerance + 1e-6 else WITHIN)
+
+
+@pytest.mark.parametrize("metric", sorted(METRICS.keys() - {"lost"}))
+def test_every_metric_is_within_no_tolerance_of_itself_and_over_a_smaller_baseline(
+    report: Report, snapshot: Snapshot, metric: str
+) -> None:
+    unit = {"time": "ms", "size": "B", "count": ""}[METRICS[metric][0]]
+    budget = parse_budget(f"{metric}+0{unit}")
+    assert check_budget(report, budget, snapshot).status == WITHIN
+    value = amount_of(snapshot, metric)
+    assert value is not None
+    smaller = dataclasses.replace(
+        snapshot,
+        step_ms=0.0,
+        stall_ms=Split(0, 0, 0),
+        exposed_ms=Split(0, 0, 0),
+        bytes_per_step={"d2h": 0, "h2d": 0},
+        verdicts={},
+        memory=MemorySnapshot(0, 0, "estimated"),
+        transfers=(),
+        findings=(),
+    )
+    assert check_budget(report, budget, smaller).status == (OVER if value else WITHIN)
+
+
+@pytest.mark.parametrize("text", ["stall+5%", "lost=0", "memory.device+5%", "findings.error+0", "count+0"])
+def test_without_an_entry_in_the_baseline_nothing_passes(report: Report, text: str) -> None:
+    result = check_budget(report, parse_budget(text), None, missing="no such entry")
+    assert (result.status, result.reason, result.value) == (MISSING, "no such entry", None)
+
+
+def test_a_metric_that_the_baseline_does_not_know_is_missing(report: Report, snapshot: Snapshot) -> None:
+    nothing = dataclasses.replace(snapshot, stall_ms=None, memory=MemorySnapshot(None, None, "unknown"))
+    for text in ("stall+5%", "memory.device+5%", "memory.host+1GiB"):
+        result = check_budget(report, parse_budget(text), nothing)
+        assert (result.status, "baseline has no" in result.reason) == (MISSING, True)
+
+
+# ---- evidence
+
+
+def test_memory_needs_memory_and_times_need_times(report: Report) -> None:
+    unknown = dataclasses.replace(
+        report,
+        memory=MemoryInfo(None, None, None, None, "unknown"),
+        unknown=(Unknown("nobody looked", "look", "memory"),),
+    )
+    result = check_budget(unknown, parse_budget("memory.device=1TiB"))
+    assert (result.status, result.reason) == (UNKNOWN, "nobody looked")
+    assert check_budget(unknown, parse_budget("stall=100%")).status == WITHIN
+    no_limit = dataclasses.replace(report, memory=dataclasses.replace(report.memory, device_limit_bytes=None))
+    assert check_budget(no_limit, parse_budget("memory.device=100%")).status == UNKNOWN
+
+
+def test_memory_that_is_a_lower_bound_is_never_within(report: Report) -> None:
+    tpu = dataclasses.replace(report, module=dataclasses.replace(report.module, platform="tpu"))
+    assert report.memory.source == "estimated"
+    assert check_budget(tpu, parse_budget("memory.device=1TiB")).status == UNKNOWN
+    assert check_budget(tpu, parse_budget("memory.device=1B")).status == OVER
+    before = snapshot_of(tpu, "step")  # as much too low, for the same reason: the two may be compared
+    assert check_budget(tpu, parse_budget("memory.device+5%"), before).status == WITHIN
+    exact = dataclasses.replace(before, memory=dataclasses.replace(before.memory, source="artifacts"))
+    assert check_budget(tpu, parse_budget("memory.device+5%"), exact).status == UNKNOWN
+
+
+def test_transfers_that_may_be_missing_are_in_doubt_for_counts_bytes_and_findings(report: Report) -> None:
+    unknown = dataclasses.replace(report, unknown=(Unknown("a callback", "x", "transfers"),))
+    for text in ("count=99", "bytes=9TiB", "findings.error=99", "count.exposed=99", "stall=100%"):
+        assert check_budget(unknown, parse_budget(text)).status == UNKNOWN
+    assert check_budget(unknown, parse_budget("count=0")).status == OVER
+
+
+def test_a_rule_that_could_not_look_is_no_absence_of_findings(report: Report, snapshot: Snapshot) -> None:
+    lacking = dataclasses.replace(report, rules_not_run=(RuleNotRun("HLO302", "a-rule", "needs the StableHLO"),))
+    result = check_budget(lacking, parse_budget("findings.error=99"))
+    assert result.status == UNKNOWN
+    assert "--ignore HLO302" in result.reason
+    assert check_budget(lacking, parse_budget("findings.HLO3=99")).status == UNKNOWN
+    assert check_budget(lacking, parse_budget("findings.HLO1=99")).status == WITHIN
+    # Neither could it for the baseline: then the two are alike.
+    assert "HLO302" in snapshot.rules_not_run
+    assert check_budget(lacking, parse_budget("findings.error+0"), snapshot).status == WITHIN
+    knew = dataclasses.replace(snapshot, rules_not_run=())
+    assert check_budget(lacking, parse_budget("findings.error+0"), knew).status == UNKNOWN
+
+
+def test_a_rule_that_needs_a_trace_is_not_asked_of_a_prediction_unless_it_is_named(report: Report) -> None:
+    lacking = dataclasses.replace(report, rules_not_run=(RuleNotRun("HLO407", "x", "needs a trace with whole steps"),))
+    assert check_budget(lacking, parse_budget("findings=99")).status == WITHIN
+    assert check_budget(lacking, parse_budget("findings.HLO407=0")).status == UNKNOWN

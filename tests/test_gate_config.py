@@ -1,0 +1,184 @@
+"""``[[tool.hloinspect.step]]``: the whole gate of a project from pyproject.toml."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from gate_samples import SMALL
+from offload_samples import module_text
+
+from hloinspect.cli import main
+from hloinspect.errors import UsageError
+from hloinspect.gate.baseline import load_baseline
+from hloinspect.gate.config import load_gate
+from hloinspect.gate.gate import name_of
+
+GATE = """
+[tool.hloinspect]
+baseline = "baselines/offload.json"
+budget = ["stall=99%"]
+ignore = ["HLO4"]
+
+[[tool.hloinspect.step]]
+step = "modules/optimizer.hlo.gz"
+targets = ["gb200", "h100"]
+
+[[tool.hloinspect.step]]
+step = "modules/save.hlo.gz"
+name = "save"
+target = "gb200"
+devices = 4
+budget = "stall=0ms"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    home = tmp_path / "project"
+    (home / "modules").mkdir(parents=True)
+    shutil.copy(SMALL, home / "modules" / "optimizer.hlo.gz")
+    nothing = module_text("%a = f32[8]{0} parameter(0)\nROOT %r = f32[8]{0} negate(%a)")
+    (home / "modules" / "save.hlo.gz").write_bytes(gzip.compress(nothing.encode()))
+    (home / "pyproject.toml").write_text(GATE, encoding="utf-8")
+    monkeypatch.chdir(home)
+    return home
+
+
+def check(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["check", *map(str, arguments)])
+
+
+def test_a_check_without_arguments_is_the_projects_gate(project: Path) -> None:
+    assert check().exit_code == 2  # there is no baseline yet
+    assert check("--update-baseline").exit_code == 0
+    result = check()
+    assert result.exit_code == 0, result.output
+    assert [line.split("  ")[:3] for line in result.stdout.splitlines()] == [
+        ["ok", "modules/optimizer.hlo.gz (1 x gb200)", "stall=99%"],
+        ["ok", "modules/optimizer.hlo.gz (1 x h100)", "stall=99%"],
+        ["ok", "save (4 x gb200)", "stall=0ms"],
+    ]
+    entries = load_baseline(project / "baselines" / "offload.json").entries
+    assert [(entry.step, entry.target, entry.devices) for entry in entries] == [
+        ("modules/optimizer.hlo.gz", "gb200", 1),
+        ("modules/optimizer.hlo.gz", "h100", 1),
+        ("save", "gb200", 4),
+    ]
+    assert not any(finding.code.startswith("HLO4") for entry in entries for finding in entry.findings)
+
+
+def test_it_is_the_same_from_a_folder_below(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check("--update-baseline").exit_code == 0
+    recorded = (project / "baselines" / "offload.json").read_bytes()
+    (project / "src" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(project / "src" / "deep")
+    assert check().exit_code == 0
+    assert check("--update-baseline").exit_code == 0
+    assert (project / "baselines" / "offload.json").read_bytes() == recorded
+
+
+def test_budgets_of_the_command_line_replace_those_of_the_file(project: Path) -> None:
+    check("--update-baseline")
+    result = check("--budget", "lost=0")
+    assert [line.split("  ")[2] for line in result.stdout.splitlines()] == ["lost=0"] * 3
+    assert check("--budget", "stall=0ms").exit_code == 1
+
+
+def test_the_files_budgets_and_baseline_hold_for_an_input_of_the_command_line(project: Path) -> None:
+    check("--update-baseline")
+    result = check("modules/optimizer.hlo.gz", "--target", "gb200")
+    assert (result.exit_code, result.stdout.split("  ")[2]) == (0, "stall=99%")
+    assert check("modules/optimizer.hlo.gz", "--target", "gb200", "--budget", "stall+1%").exit_code == 0
+
+
+def test_options_that_belong_to_a_step_need_one(project: Path) -> None:
+    result = check("--target", "h100")
+    assert (result.exit_code, "stands in" in result.stderr) == (2, True)
+
+
+def test_no_input_and_no_steps_is_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = check()
+    assert (result.exit_code, "no INPUT was given" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ("[tool.hloinspect]\nbudgets = []", "unknown key 'budgets'"),
+        ("[tool.hloinspect]\nbudget = 3", "no list of budgets"),
+        ('[tool.hloinspect]\nbudget = ["stall"]', "expected METRIC=LIMIT"),
+        ("[tool.hloinspect]\nbaseline = 3", "baseline is no file name"),
+        ("[tool.hloinspect]\nstep = 3", "[[tool.hloinspect.step]]"),
+        ("[tool.hloinspect.step]\nstep = 'x'", "[[tool.hloinspect.step]]"),
+        ("[[tool.hloinspect.step]]\ntarget = 'x'", "has no step"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 3", "target is no text"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ntargets = 'h100'", "targets is no list"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 'a'\ntargets = ['b']", "both target and targets"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ndevices = 0", "devices is no number"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ndevices = true", "devices is no number"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\nxla_flags = 'a'", "xla_flags is no list"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\nlinks = 'a'", "unknown key 'links'"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\nbudget = ['stall=2']", "no unit"),
+    ],
+)
+def test_a_faulty_gate_is_one_line_with_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, word: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(table, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = check()
+    assert (result.exit_code, result.stderr.count("\n"), result.stdout) == (2, 1, "")
+    assert word in result.stderr
+    assert "pyproject.toml" in result.stderr
+
+
+def test_steps_are_found_from_the_file_and_modules_of_python_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        "[[tool.hloinspect.step]]\nstep = 'src/train.py:step'\n[[tool.hloinspect.step]]\nstep = 'train.steps:big'\n",
+        encoding="utf-8",
+    )
+    for folder in ("src", "docs"):
+        (tmp_path / folder).mkdir()
+    for folder, source in (
+        (".", "src/train.py:step"),
+        ("src", "train.py:step"),
+        ("docs", f"{tmp_path}/src/train.py:step"),
+    ):
+        config = load_gate(tmp_path / folder)
+        assert config is not None
+        assert [(step.name, step.source) for step in config.steps] == [
+            ("src/train.py:step", source),
+            ("train.steps:big", "train.steps:big"),
+        ]
+
+
+def test_a_project_without_a_table_has_no_gate(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n", encoding="utf-8")
+    assert load_gate(tmp_path) is None
+    (tmp_path / "pyproject.toml").write_text("[tool.hloinspect]\nselect = ['HLO1']\n", encoding="utf-8")
+    config = load_gate(tmp_path)
+    assert config is not None
+    assert config.steps == ()
+    (tmp_path / "pyproject.toml").write_text("not toml", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"pyproject\.toml"):
+        load_gate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("train.py:step", "train.py:step"),
+        ("/home/me/project/src/train.py:step", "src/train.py:step"),
+        ("/else/train.py:step", "train.py:step"),
+        ("train.steps:big", "train.steps:big"),
+        ("dumps/module.hlo", "dumps/module.hlo"),
+        ("/else/dumps/module.hlo", "module.hlo"),
+    ],
+)
+def test_the_name_of_an_input_is_the_same_on_every_machine(source: str, name: str) -> None:
+    assert name_of(source, Path("/home/me/project")) == name
