@@ -1,0 +1,390 @@
+"""What one text of a pass has to do with the host: placements, transfers, host buffers, host compute.
+
+A quick look at the raw bytes says whether anything may be different from the text before; only then is the text read,
+by the same readers that judge a finished module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hloinspect.errors import HloParseError
+from hloinspect.hlo.model import Computation, Instruction, Module, Operand
+from hloinspect.hlo.scan import closing
+from hloinspect.hlo.shape import parse_shape
+from hloinspect.hlo.text import TextComputation, callees_of, parse_text
+from hloinspect.offload.buffers import HostBuffers
+from hloinspect.offload.events import HOST_COMPUTE
+from hloinspect.offload.source import source_of
+from hloinspect.offload.transfer import D2H, H2D, Transfer
+from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
+
+KINDS = {
+    "annotation_d2h": "annotations for the host",
+    "annotation_h2d": "annotations for the device",
+    "mark_d2h": "MoveToHost",
+    "mark_h2d": "MoveToDevice",
+    "host_buffer": "buffers in host memory",
+    "copy_d2h": "synchronous copies d2h",
+    "copy_h2d": "synchronous copies h2d",
+    "slice_d2h": "synchronous slices d2h",
+    "slice_h2d": "synchronous slices h2d",
+    "kernel_d2h": "kernels that write host memory",
+    "kernel_h2d": "kernels that read host memory",
+    "async_d2h": "asynchronous starts d2h",
+    "async_h2d": "asynchronous starts h2d",
+    "async_kernel": "asynchronous without memcpy",
+    "host_copy": "copies within host memory",
+    "host_compute": "host compute",
+    "host_mark": "marked for host compute",
+}
+"""Everything that is counted, in the order in which it is shown, and in words."""
+
+MOVES = ("copy", "slice", "kernel", "async")
+"""Beginnings of the kinds that move bytes over the link."""
+
+_ANNOTATION = "annotate_device_placement"
+# xla/service/host_offload_utils.h and memory_annotations.h
+_TARGETS = {
+    "MoveToHost": D2H,
+    "PinToHost": D2H,
+    "MoveToDevice": H2D,
+    "PinToDevice": H2D,
+    "PinToDeviceSram": H2D,
+}
+_PLACEMENT = "_xla_buffer_placement"
+HOST_MARKS = ('_xla_compute_type="host"', "DEVICE_TYPE_HOST")
+"""Marks of what the host is to compute: JAX's, and that of the call that XLA gathers it into."""
+
+_SLICES = frozenset({"slice", "dynamic-slice", "dynamic-update-slice"})
+_SAME_VALUE = frozenset(
+    {"bitcast", "copy", "convert", "reshape", "transpose", "opt-barrier", "optimization-barrier", "custom-call"}
+)
+_MAX_CLIMB = 24
+
+_LOOK = (
+    b"S(5)",
+    b"annotate_device_placement",
+    b'"MoveTo',
+    b'"PinTo',
+    b"HostExecute",
+    *(mark.encode() for mark in HOST_MARKS),
+)
+_METADATA = re.compile(rb", metadata=\{[^}]*+\}")
+_DEFINITION = re.compile(rb"\s+(?:ROOT )?%([^\s=]+) = ")
+_NUMBERS = re.compile(rb"[\d.#]*+\Z")
+_SPELLED = re.compile(rb"%[\w.\-#]*+")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One placement or move. ``bytes`` are those of one execution. ``names`` are its own name, its done's and those of
+    what it wraps; ``values`` the arrays that its data came from, the nearest first; ``place`` is ``file:line``."""
+
+    kind: str
+    name: str
+    computation: str
+    bytes: int
+    tensor: str
+    mechanism: str
+    op_name: str
+    place: str
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def direction(self) -> str:
+        """``d2h``, ``h2d``, or "" of what stays within host memory."""
+        word = self.kind.rpartition("_")[2]
+        return word if word in (D2H, H2D) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many of a kind of ``KINDS``, and their bytes, each execution counted once."""
+
+    kind: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """``counts`` has the kinds of which there are any, in the order of ``KINDS``; ``items`` what can be followed."""
+
+    counts: tuple[Count, ...] = ()
+    items: tuple[Item, ...] = ()
+
+    def of(self, kind: str) -> Count:
+        """The count of one kind, zeros where there is none."""
+        return next((count for count in self.counts if count.kind == kind), Count(kind, 0, 0))
+
+    def moves(self, direction: str) -> int:
+        """How many instructions move bytes in a direction."""
+        return sum(self.of(f"{kind}_{direction}").count for kind in MOVES)
+
+    def wishes(self, direction: str) -> int:
+        """How many instructions ask for a move in a direction or make one."""
+        return self.moves(direction) + self.placements(direction)
+
+    def placements(self, direction: str) -> int:
+        """How many annotations and marks still wait for a pass that carries them out."""
+        return self.of(f"annotation_{direction}").count + self.of(f"mark_{direction}").count
+
+
+# ---- the quick look
+
+
+def signature(raw: bytes) -> bytes:
+    """A hash of the lines of HLO text that have to do with the host: those with host memory or a mark in them, and
+    those that use an array in host memory. Equal where nothing of interest differs. Empty where there are none."""
+    lines: set[bytes] = set()
+    for mark in _LOOK:
+        lines.update(raw[start:end] for start, end in _lines_with(raw, mark, 0, len(raw)))
+    for start, limit, names in _host_arrays(raw):
+        lines.update(_uses(raw, names, start, limit))
+    if not lines:
+        return b""
+    digest = hashlib.blake2b(digest_size=20)
+    for line in sorted(_METADATA.sub(b"", line) for line in lines):
+        digest.update(line + b"\n")
+    return digest.digest()
+
+
+def _lines_with(raw: bytes, word: bytes, position: int, limit: int) -> Iterator[tuple[int, int]]:
+    while (position := raw.find(word, position, limit)) >= 0:
+        start = raw.rfind(b"\n", 0, position) + 1
+        end = raw.find(b"\n", position)
+        position = end = len(raw) if end < 0 else end
+        yield start, end
+
+
+def _host_names(line: bytes, compact: bool) -> list[bytes]:
+    """How arrays in host memory that a line defines are spelled where they are used."""
+    found = _DEFINITION.match(line)
+    if found is None:
+        return []
+    name = b"%" + found.group(1)
+    if line[found.end() : found.end() + 1] != b"(":
+        return [name] if b"S(5)" in line[found.end() :].partition(b" ")[0] else []
+    if not compact:
+        return []  # parts of a tuple are then taken out by lines of their own, with S(5) in them
+    text = line[found.end() :].decode("utf-8", "replace")
+    try:
+        shape = parse_shape(text[: closing(text, 0)])
+    except HloParseError:
+        return [name]
+    return [name + b"".join(b"#%d" % index for index in path) for path, leaf in shape.leaves if leaf.on_host]
+
+
+def _host_arrays(raw: bytes) -> Iterator[tuple[int, int, set[bytes]]]:
+    """For each computation with arrays in host memory: where the first is defined, where the computation ends, and how
+    all are spelled where they are used."""
+    compact = b"#" in raw
+    begin, limit = 0, -1
+    names: set[bytes] = set()
+    for start, end in _lines_with(raw, b"S(5)", 0, len(raw)):
+        if start > limit:
+            if names:
+                yield begin, limit, names
+            close = raw.find(b"\n}", start)
+            begin, limit, names = start, len(raw) if close < 0 else close, set()
+        names.update(_host_names(raw[start:end], compact))
+    if names:
+        yield begin, limit, names
+
+
+def _uses(raw: bytes, names: set[bytes], start: int, limit: int) -> Iterator[bytes]:
+    """The lines of a stretch of text in which one of the names stands. Looked for by what names begin with: a step has
+    thousands of names, of few kinds."""
+    for stem in {_NUMBERS.sub(b"", name) for name in names}:
+        position = start
+        while (position := raw.find(stem, position, limit)) >= 0:
+            found = _SPELLED.match(raw, position)
+            if found is None or found.group() not in names:
+                position += len(stem)
+                continue
+            begin, end = next(_lines_with(raw, stem, position, limit))
+            yield raw[begin:end]
+            position = end
+
+
+# ---- the exact reading
+
+
+def census_of(raw: bytes) -> Census:
+    """The census of HLO text, scheduled or not. Raises HloParseError where it is damaged."""
+    if not any(mark in raw for mark in _LOOK):
+        return Census()
+    module = parse_text(raw.decode("utf-8", "replace"))
+    offload = find_offload(module)
+    items = [*_placements(module), *_transfers(offload), *_others(offload)]
+    totals: dict[str, tuple[int, int]] = {}
+    for item in items:
+        _add(totals, item.kind, item.bytes)
+        if item.kind in ("async_d2h", "async_h2d") and item.mechanism == "kernel":
+            _add(totals, "async_kernel", item.bytes)
+    for size in _host_buffers(offload):
+        _add(totals, "host_buffer", size)
+    for size in _host_marks(module):
+        _add(totals, "host_mark", size)
+    return Census(tuple(Count(kind, *totals[kind]) for kind in KINDS if kind in totals), tuple(items))
+
+
+def _add(totals: dict[str, tuple[int, int]], kind: str, size: int) -> None:
+    count, total = totals.get(kind, (0, 0))
+    totals[kind] = (count + 1, total + size)
+
+
+def placement_of(instruction: Instruction) -> str:
+    """The kind of placement that an instruction is, or ""."""
+    target = instruction.custom_call_target
+    if target == _ANNOTATION:
+        wanted = instruction.frontend_attributes.get(_PLACEMENT, "")
+        return f"annotation_{D2H if 'host' in wanted else H2D}"
+    return f"mark_{_TARGETS[target]}" if target in _TARGETS else ""
+
+
+def _placements(module: Module) -> Iterator[Item]:
+    """Placements of all that the entry calls, in whatever way; inlining leaves copies behind that nothing calls."""
+    for computation in _reachable(module):
+        calls = computation.ending_in("custom-call")
+        for index in computation.mentioning(_ANNOTATION, *_TARGETS, among=calls):
+            instruction = computation.instruction(index)
+            if (kind := placement_of(instruction)) and instruction.operands:
+                yield _item(module, computation, instruction, kind, instruction.operands[0])
+
+
+def _reachable(module: Module) -> list[Computation]:
+    waiting, seen = [module.entry_name], {module.entry_name}
+    while waiting:
+        computation = module.computations[waiting.pop()]
+        if isinstance(computation, TextComputation):
+            callees = {name for name in callees_of(computation) if name in module.computations} - seen
+            seen |= callees
+            waiting += sorted(callees)
+    return [computation for name, computation in module.computations.items() if name in seen]
+
+
+def _transfers(offload: Offload) -> Iterator[Item]:
+    module = offload.program.module
+    for transfer in offload.transfers:
+        computation = module.computations[transfer.computation]
+        start = computation.instruction(transfer.start_index)
+        names = [transfer.done] if transfer.done else []
+        if start.is_generic_async_start and (body := wrapped_body(module, start)) is not None:
+            names.append(body.root.name)
+        data = _data_operand(module, computation, start, transfer)
+        yield _item(module, computation, start, _kind(transfer, start), data, transfer, tuple(names))
+
+
+def _kind(transfer: Transfer, start: Instruction) -> str:
+    if transfer.asynchronous:
+        return f"async_{transfer.direction}"
+    if start.opcode == "copy":
+        return f"copy_{transfer.direction}"
+    return f"{'slice' if start.opcode in _SLICES else 'kernel'}_{transfer.direction}"
+
+
+def _data_operand(module: Module, computation: Computation, start: Instruction, transfer: Transfer) -> Operand | None:
+    """The operand that goes over: of a D2H the one of its size outside host memory, of an H2D the one inside."""
+    for operand in start.operands:
+        shape = module.shape_of(computation, operand)
+        if shape is None or shape.is_tuple or shape.on_host != (transfer.direction == H2D):
+            continue
+        if transfer.direction == H2D or shape.size_bytes == transfer.bytes:
+            return operand
+    return None
+
+
+def _others(offload: Offload) -> Iterator[Item]:
+    module = offload.program.module
+    for copy in offload.host_copies:
+        instruction = module.computations[copy.computation].find(copy.instruction)
+        if instruction is not None:
+            yield Item(
+                "host_copy", copy.instruction, copy.computation, copy.bytes, str(instruction.shape), copy.mechanism,
+                instruction.metadata.op_name, _place(instruction), (copy.instruction,), (),
+            )  # fmt: skip
+    for event in offload.host_events:
+        if event.kind == HOST_COMPUTE:
+            size = event.to_host_bytes + event.from_host_bytes
+            yield Item(
+                "host_compute", event.instruction, event.computation, size, "", "", "", "", (event.instruction,), ()
+            )
+
+
+def _host_marks(module: Module) -> Iterator[int]:
+    for computation in _reachable(module):
+        for index in computation.mentioning(*HOST_MARKS):
+            instruction = computation.instruction(index)
+            if not instruction.opcode.endswith(("-start", "-done")):  # those are counted as host compute
+                yield instruction.shape.size_bytes
+
+
+def _host_buffers(offload: Offload) -> list[int]:
+    """Sizes of the distinct buffers in host memory, in-place updates and loop carries being one."""
+    buffers = HostBuffers(offload.program)
+    sizes: dict[object, int] = {}
+    for computation in offload.program.computations():
+        for index in computation.may_touch_host():
+            instruction = computation.instruction(index)
+            if instruction.opcode.endswith(("-start", "-update")):
+                continue  # their results hold operands once more; the done has the buffer
+            for path, leaf in instruction.shape.leaves:
+                if leaf.on_host:
+                    sizes[buffers.value(computation.name, instruction.name, path)] = leaf.size_bytes
+    return list(sizes.values())
+
+
+def _item(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    kind: str,
+    data: Operand | None,
+    transfer: Transfer | None = None,
+    names: tuple[str, ...] = (),
+) -> Item:
+    return Item(
+        kind=kind,
+        name=instruction.name,
+        computation=computation.name,
+        bytes=instruction.shape.size_bytes if transfer is None else transfer.bytes,
+        tensor=str(instruction.shape if transfer is None else transfer.tensor),
+        mechanism="" if transfer is None else transfer.mechanism,
+        op_name=instruction.metadata.op_name,
+        place=_place(instruction),
+        names=(instruction.name, *names),
+        values=_values(module, computation, data) if data is not None else (),
+    )
+
+
+def _place(instruction: Instruction) -> str:
+    source = source_of(instruction.metadata)
+    return f"{source.file}:{source.line}" if source else ""
+
+
+def _values(module: Module, computation: Computation, operand: Operand) -> tuple[str, ...]:
+    """Names of the arrays that a value came from unchanged, through barriers, tuples and changes of its form."""
+    names: list[str] = []
+    for _ in range(_MAX_CLIMB):
+        direct = computation.find(operand.name)
+        if direct is not None and not direct.shape.is_tuple:
+            names.append(direct.name)
+        instruction, path = module.resolve(computation, operand)
+        if instruction is None:
+            break
+        if not instruction.shape.is_tuple or path:
+            names.append(instruction.name + "".join(f"#{index}" for index in path))
+        if instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
+            inner = instruction.operands[path[0]]
+            operand = Operand(inner.name, inner.path + path[1:])
+        elif instruction.opcode in _SAME_VALUE and len(instruction.operands) == 1:
+            operand = Operand(instruction.operands[0].name, instruction.operands[0].path + path)
+        else:
+            break
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,154 @@
+"""One transfer of the last text, followed backwards to the placement that asked for it, as far as names and metadata
+lead.
+
+Passes rename, wrap and replace instructions and keep no record of it. What stays the same across one pass is at least
+one of: the name, an array that the data came from, the op_name that JAX gave, the size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hloinspect.errors import InputError
+from hloinspect.passes.census import Item
+from hloinspect.passes.dump import PassText
+from hloinspect.passes.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One station: the item as it stands from ``text`` on, and by what it was recognized in the text after it ("" for
+    the last text)."""
+
+    text: PassText
+    item: Item
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """``hops`` from the last text backwards. ``end`` is the text before which nothing answers to the item, or None
+    where it goes back to the first text; ``lost`` says why, "" where the trail ends at a placement that was there from
+    the beginning."""
+
+    hops: tuple[Hop, ...]
+    end: PassText | None
+    lost: str
+
+    @property
+    def found(self) -> bool:
+        """Whether the trail ends at a placement or at what was there from the beginning."""
+        return not self.lost
+
+
+def item_named(items: Sequence[Item], wanted: str) -> Item:
+    """The item that has a name, or the one at a number from 1. Raises InputError where there is none."""
+    name = wanted.lstrip("%")
+    for item in items:
+        if name in item.names:
+            return item
+    if name.isdecimal() and 1 <= int(name[:9]) <= len(items):
+        return items[int(name) - 1]
+    known = ", ".join(item.name for item in items[:8]) + (", ..." if len(items) > 8 else "")
+    raise InputError(
+        f"nothing in the last text that moves to or from the host is named {wanted!r}: there are {known or 'none'}"
+    )
+
+
+def follow(ledger: Ledger, wanted: str) -> Trail:
+    """The trail of a transfer of the last text. Raises InputError where ``wanted`` names none."""
+    item = item_named(ledger.last.items, wanted)
+    hops: list[Hop] = []
+    by = ""
+    for change in reversed(ledger.changes):
+        at, _ = _same_in(change.after.items, change.after.items, item)
+        current = item if at is None else at
+        earlier, how = _same_in(change.before.items, change.after.items, current)
+        if earlier is None:
+            hops.append(Hop(change.text, current, by))
+            return Trail(tuple(hops), change.text, how)
+        if _differs(current, earlier):
+            hops.append(Hop(change.text, current, by))
+            by = how
+        item = earlier
+    hops.append(Hop(ledger.dump.texts[0], item, by))
+    return Trail(tuple(hops), None, "")
+
+
+def _differs(one: Item, other: Item) -> bool:
+    """Whether a reader sees another thing: what it is, its name, or how it is carried out."""
+    return (one.kind, one.name, one.mechanism) != (other.kind, other.name, other.mechanism)
+
+
+def _same_in(items: Sequence[Item], peers: Sequence[Item], item: Item) -> tuple[Item | None, str]:
+    """What ``item``, one of ``peers``, was among ``items``, and how that is known; None and why it is not."""
+    staying = frozenset(peer.name for peer in peers)
+    candidates, how = _narrowed(items, item, staying)
+    if len(candidates) == 1:
+        return candidates[0], how
+    if not candidates:
+        return None, "nothing there has its name, its values, its metadata or, as the only one, its size"
+    fitting = [(peer, _narrowed(items, peer, staying)[0]) for peer in peers if peer.kind == item.kind]
+    taken = [found[0] for _, found in fitting if len(found) == 1]
+    left = [other for other in candidates if other not in taken]
+    if len(left) == 1:
+        return left[0], "being the only one left"
+    alike = [peer for peer, found in fitting if found == candidates]
+    if len(alike) == len(left) and item in alike:
+        return left[alike.index(item)], f"the order among {len(alike)} alike"
+    return None, f"{len(left)} there are alike, and nothing tells which"
+
+
+def _narrowed(items: Sequence[Item], item: Item, staying: frozenset[str]) -> tuple[list[Item], str]:
+    """The items that may be the same, as few as the tests leave, and the test that left a single one. What keeps its
+    name is no other's by its size alone."""
+    candidates = [other for other in items if not item.direction or other.direction in (item.direction, "")]
+    passed = False
+    for test, how in _TESTS:
+        fitting = [other for other in candidates if test(item, other)]
+        if test is _same_size:
+            fitting = [other for other in fitting if passed or other.name not in staying]
+        if test is _values_meet and len(fitting) > 1:
+            nearest = min(_distance(item, other) for other in fitting)
+            fitting = [other for other in fitting if _distance(item, other) == nearest]
+        if len(fitting) == 1:
+            return fitting, f"{how} {_common(item, fitting[0])}" if test is _values_meet else how
+        if fitting:  # several: the next test chooses among them
+            candidates, passed = fitting, True
+    return (candidates if passed else []), ""
+
+
+def _same_name(one: Item, other: Item) -> bool:
+    return one.name == other.name
+
+
+def _values_meet(one: Item, other: Item) -> bool:
+    return not {*one.names, *one.values}.isdisjoint((*other.names, *other.values))
+
+
+def _distance(one: Item, other: Item) -> int:
+    """How many steps both are from the nearest value that they share."""
+    mine, theirs = [*one.names, *one.values], [*other.names, *other.values]
+    return min(place + theirs.index(name) for place, name in enumerate(mine) if name in theirs)
+
+
+def _same_metadata(one: Item, other: Item) -> bool:
+    return bool(one.op_name) and (one.op_name, one.place) == (other.op_name, other.place)
+
+
+def _same_size(one: Item, other: Item) -> bool:
+    return one.bytes == other.bytes
+
+
+_TESTS: tuple[tuple[Callable[[Item, Item], bool], str], ...] = (
+    (_same_name, "its name"),
+    (_values_meet, "the value"),
+    (_same_metadata, "its op_name and line"),
+    (_same_size, "its size, no other has it"),
+)
+
+
+def _common(one: Item, other: Item) -> str:
+    theirs = {*other.names, *other.values}
+    return next(name for name in (*one.names, *one.values) if name in theirs)
