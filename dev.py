@@ -137,7 +137,7 @@ def test(options: "list[str]") -> int:
         environments.append((".venv-py3." + own.split(".")[1], sys.executable, own))
     codes = []
     for folder, path, number in environments:
-        inside = environment(folder, path, number, ["cuda", "dev"])
+        inside = environment(folder, path, number, ["cuda", "dev", "maxtext"])  # MaxText: from Python 3.12 on
         say("pytest on Python " + number)
         codes.append(subprocess.call([str(inside), "-m", "pytest", *SHARED_OUT, *options], cwd=ROOT))
     return next((code for code in codes if code != 0), 0)

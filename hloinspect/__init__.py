@@ -8,32 +8,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hloinspect.api import check as check
+    from hloinspect import trace as trace
     from hloinspect.api import inspect as inspect
     from hloinspect.compile import compile_step as compile_step
+    from hloinspect.errors import BudgetExceeded as BudgetExceeded
+    from hloinspect.errors import NotEnoughEvidence as NotEnoughEvidence
+    from hloinspect.gate.verb import check as check
     from hloinspect.hlo import load_module as load_module
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "check": "hloinspect.api",
+    "BudgetExceeded": "hloinspect.errors",
+    "NotEnoughEvidence": "hloinspect.errors",
+    "check": "hloinspect.gate.verb",
     "inspect": "hloinspect.api",
     "compile_step": "hloinspect.compile",
     "load_module": "hloinspect.hlo",
 }
 
-__all__ = ["__version__", "check", "compile_step", "inspect", "load_module"]
+__all__ = [
+    "BudgetExceeded",
+    "NotEnoughEvidence",
+    "__version__",
+    "check",
+    "compile_step",
+    "inspect",
+    "load_module",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
+    if name == "trace":  # the module, which has the verb of that name: hloinspect.trace.trace(...)
+        return importlib.import_module("hloinspect.trace")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, "trace"})

@@ -17,8 +17,7 @@ from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.offload.memory import ARTIFACTS, ESTIMATED, Memory, memory_of
-from hloinspect.offload.names import OffloadedName, with_names
-from hloinspect.offload.slices import check_slices
+from hloinspect.offload.names import OffloadedName, hlo_dtype, with_names
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
@@ -87,7 +86,7 @@ def inspect(
     xla_flags: Sequence[str] = (),
     module: str | None = None,
     keep: Path | None = None,
-    memory: bool = False,
+    memory: bool | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
@@ -95,10 +94,10 @@ def inspect(
     """The static answer for a step, a module, a compiled directory or a dump.
 
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
-    where that
-    is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the transfers are
-    listed, their verdicts are unknown, and memory is estimated only if ``memory`` asks for it. ``rules`` says which
-    rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py). Raises HloInspectError.
+    where that is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the
+    transfers are listed and their verdicts are unknown. Memory is estimated where there is a target, or as ``memory``
+    says. ``rules`` says which rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py). Raises
+    HloInspectError.
     """
     found = classify(source)
     chosen = load_target(target) if isinstance(target, str) else target
@@ -123,7 +122,7 @@ def inspect(
 
         choose_topology(chosen, devices, topology)  # for its complaints
     try:
-        return _judge(loaded, chosen, devices, topology, rules, memory or chosen is not None)
+        return _judge(loaded, chosen, devices, topology, rules, chosen is not None if memory is None else memory)
     except HloParseError as error:  # a fault inside an instruction shows when that is first asked for
         name = "standard input" if loaded.info.path == "-" else loaded.info.path
         raise InputError(f"{name}: {error}") from None
@@ -218,7 +217,9 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         program=program,
         target=manifest.target,
         devices=manifest.devices,
-        names=tuple(OffloadedName(n.name, n.dtype, n.shape, n.line, n.column) for n in manifest.offload_names),
+        names=tuple(
+            OffloadedName(n.name, hlo_dtype(n.dtype), n.shape, n.line, n.column) for n in manifest.offload_names
+        ),
         device_bytes=_assigned(manifest.memory, ""),
         host_bytes=_assigned(manifest.memory, "host_"),
         limits=() if manifest.platform == "tpu" else (LIMIT_AUTOTUNING,),
@@ -266,9 +267,6 @@ def _judge(
     with_memory: bool,
 ) -> Inspection:
     """Finds, predicts, reports, and looks for what is wrong."""
-    from hloinspect.rules.engine import run_rules
-    from hloinspect.rules.evidence import Evidence
-
     module = loaded.module
     offload = find_offload(module)
     if loaded.names:
@@ -288,9 +286,14 @@ def _judge(
     limits = [*prediction_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
     program = replace(loaded.program, topology=shape)
     memory = _memory(loaded, target, used)
-    slices = check_slices(offload.program)
     report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
-    evidence = Evidence(report, offload, prediction, target, slices, loaded.asked)
+    if rules is not None and rules.is_empty:
+        return Inspection(report, offload, prediction)
+    from hloinspect.offload.slices import check_slices
+    from hloinspect.rules.engine import run_rules
+    from hloinspect.rules.evidence import Evidence
+
+    evidence = Evidence(report, offload, prediction, target, check_slices(offload.program), loaded.asked)
     return Inspection(run_rules(evidence, rules), offload, prediction)
 
 

@@ -61,7 +61,10 @@ def classify(text: str) -> Input:
 def is_trace(text: str) -> bool:
     """Whether an INPUT argument is a profiler's trace, or a profile directory, by its name alone."""
     path = Path(text)
-    return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
+    try:
+        return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False
 
 
 def _directory(text: str, path: Path) -> Input:

@@ -12,7 +12,7 @@ from hloinspect.api import digest_of, domain_of, obstacle_to, prediction_limits
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, load_target, with_link
 from hloinspect.measure.join import join_of, module_name
-from hloinspect.measure.measured import Gap, MeasuredFile, measure_file
+from hloinspect.measure.measured import Gap, MeasuredFile
 from hloinspect.offload.transfers import Offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
@@ -32,12 +32,19 @@ from hloinspect.report.schema import (
     Unknown,
 )
 from hloinspect.verdict import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.xplane.find import host_of
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the done"
 DIFFERENT = "different"
+MAX_DIGEST_BYTES = 1 << 26
+"""Of a larger trace no hash is made: that would take as long as a fifth of the answer."""
+
+MAX_UNREAD = 4
+"""Files that cannot be read are named up to here, then counted."""
+
 LINK_SLACK = 1.1
 """A copy may be so much faster than the target's link before it is told."""
 
@@ -61,41 +68,77 @@ def trace(
     topology: str | None = None,
     expect: str | None = None,
     rules: Choice | None = None,
+    jobs: int | None = 1,
+    scheduler: str | None = None,
+    allow_broken: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> TraceInspection:
     """The measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its hosts).
 
-    With a ``target`` the module in the trace is judged too, and both stand side by side. ``expect`` is the directory or
-    manifest that ``hloinspect compile`` wrote, or a module: the report says whether that is what ran. ``rules`` says
-    which rules run. A broken file among several is named in the report and the rest goes on. Raises HloInspectError.
-    """
-    from hloinspect.xplane import find_xplanes
+    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). With a ``target`` the module in the trace is
+    judged too, and both stand side by side. ``expect`` is the directory or manifest that ``hloinspect compile`` wrote,
+    or a module: the report says whether that is what ran. ``rules`` says which rules run.
 
+    The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
+    they are spawned, so a script that asks for some needs ``if __name__ == "__main__":``. ``scheduler`` is the address
+    of a Dask cluster that does it instead. A broken file among several is named in the report, as unknown or, if
+    ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError.
+    """
     chosen = load_target(target) if isinstance(target, str) else target
     if chosen is None and (link or devices or topology):
         raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
     if chosen is not None and link:
         chosen = with_link(chosen, link)
-    paths = find_xplanes(source)
-    files: list[MeasuredFile] = []
-    unread: list[str] = []
-    for path in paths:
-        try:
-            files.append(measure_file(path, on_progress=on_progress))
-        except InputError as error:
-            if len(paths) == 1:
-                raise
-            unread.append(str(error))
+    files, unread = _measured_files(source, jobs, scheduler, on_progress)
+    judged = _judge(source, files, unread, allow_broken, chosen, devices, topology, expect)
+    return replace(judged, report=_with_findings(judged, chosen, rules))
+
+
+def _measured_files(
+    source: str, jobs: int | None, scheduler: str | None, on_progress: Callable[[str], None] | None
+) -> tuple[list[MeasuredFile], list[str]]:
+    """The traces, and why others could not be read; at least one could."""
+    from hloinspect.measure.hosts import Unread, measure_files, measure_source
+    from hloinspect.xplane.find import find_xplanes
+    from hloinspect.xplane.remote import find_remote, is_url
+
+    paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
+    if len(paths) == 1 and scheduler is None:
+        return [measure_source(paths[0], on_progress)], []
+    found = measure_files(paths, jobs=jobs, scheduler=scheduler, on_progress=on_progress)
+    unread = [one.reason for one in found if isinstance(one, Unread)]
+    files = [one for one in found if not isinstance(one, Unread)]
+    if not files and len(paths) == 1:
+        raise InputError(unread[0])
     if not files:
         raise InputError(f"{source}: none of its {len(paths)} traces can be read, such as {unread[0]}")
-    judged = _judge(source, files, unread, chosen, devices, topology, expect)
-    return replace(judged, report=_with_findings(judged, chosen, rules))
+    return _told_apart(files), unread
+
+
+def _digest(files: Sequence[MeasuredFile]) -> str | None:
+    path = Path(files[0].path)
+    return digest_of(path) if path.is_file() and path.stat().st_size <= MAX_DIGEST_BYTES else None
+
+
+def _told_apart(files: Sequence[MeasuredFile]) -> list[MeasuredFile]:
+    """Several processes of one host may have written a trace each: then a host is named as its file is."""
+    names = Counter(file.host for file in files)
+    return [replace(file, host=host_of(Path(file.path))) if names[file.host] > 1 else file for file in files]
+
+
+def _unread_notes(unread: Sequence[str]) -> list[str]:
+    """The first reasons, and how many there are besides."""
+    more = len(unread) - MAX_UNREAD
+    if more <= 1:
+        return list(unread)
+    return [*unread[:MAX_UNREAD], f"{more} more files cannot be read (trace.unread of the JSON has them all)"]
 
 
 def _judge(
     source: str,
     files: Sequence[MeasuredFile],
     unread: Sequence[str],
+    allow_broken: bool,
     target: Target | None,
     devices: int | None,
     topology: str | None,
@@ -103,13 +146,17 @@ def _judge(
 ) -> TraceInspection:
     program = _main_program(files)
     own, others = _of_program(files, program)
-    info = InputInfo(source, "trace", digest_of(Path(files[0].path)) if len(files) + len(unread) == 1 else None)
+    info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
     unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
     limits = list(dict.fromkeys(limit for file in files for limit in file.limits))
     limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
-    unknown += [Unknown(reason, "copy the file again, or leave it out", "time") for reason in unread]
+    if allow_broken:
+        limits += [f"left out: {reason}" for reason in _unread_notes(unread)]
+    else:
+        remedy = "copy the file again, or --allow-broken to go without it"
+        unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
     offload = _offload(own)
-    seen = trace_info(files, unread, program, None)
+    seen = trace_info(files, own, unread, program)
     versions = next((file.versions for file in files if file.versions), {})
     made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=topology)
     if offload is None:

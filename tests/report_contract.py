@@ -161,6 +161,12 @@ TRACE = {
     ],
     "apart": [{"direction": one_of("d2h", "h2d"), "count": integer, "bytes": integer, "device_ms": number}],
     "unread": [text],
+    "per_host": [
+        {
+            **{"host": text, "file": text, "devices": integer, "slowest_device": Maybe(text)},
+            "step": Maybe(MEASURED_STEP),
+        }
+    ],
     "expected": Maybe(
         {
             "path": text,

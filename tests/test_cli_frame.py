@@ -107,7 +107,7 @@ def test_the_version_is_the_packages(hloinspect: Run):
         (["inspct"], "unknown command 'inspct': did you mean inspect?", "try: hloinspect --help"),
         (
             ["zzz"],
-            "unknown command 'zzz': known are compile, inspect, check, calibrate, targets",
+            f"unknown command 'zzz': known are {', '.join(COMMANDS)}",
             "try: hloinspect --help",
         ),
         (["--nonsense"], "No such option", "try: hloinspect --help"),

@@ -218,6 +218,25 @@ def test_two_names_on_one_place_name_nothing() -> None:
     assert names(with_names(two_sent(), same_place))["s1"] == ""
 
 
+def test_what_one_line_of_a_library_computes_is_told_apart_by_shape() -> None:
+    same_place = [HID, replace(ROW, line=31, column=8)]
+    assert names(with_names(two_sent(), same_place))["s1"] == "hid"
+
+
+def test_a_devices_part_of_a_sharded_value_has_its_name() -> None:
+    whole = replace(HID, shape=(4, 32, 64), line=None, column=None)
+    wrong = replace(OUT, shape=(4, 12, 48), line=None, column=None)
+    assert names(with_names(two_sent(), [whole, wrong]))["s1"] == "hid"
+    nearer = replace(OUT, shape=(4, 8, 64), line=None, column=None)
+    assert names(with_names(two_sent(), [whole, nearer]))["s1"] == "out"
+
+
+def test_a_transfer_whose_line_is_lost_is_not_what_another_one_is() -> None:
+    placed, lost = replace(HID, shape=(4, 8, 64)), replace(OUT, shape=(4, 8, 64), line=None, column=None)
+    named = names(with_names(two_sent(), [placed, lost]))
+    assert (named["s1"], named["s2"], named["f1"]) == ("hid", "out", "hid")
+
+
 def test_an_arguments_own_name_is_kept() -> None:
     offload = offload_in(
         f'%a = {DEVICE} parameter(0), metadata={{op_name="x"}}\n' + SENT.replace("VALUE", "a").replace(at(99), GPU)

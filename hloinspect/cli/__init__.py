@@ -27,8 +27,14 @@ PROGRAM = "hloinspect"
 COMMANDS = {
     "compile": "Compile a step for a target that is not there.",
     "inspect": "Find the host transfers and say which hide behind compute.",
+    "trace": "Measure every host transfer in a profile of a run.",
     "check": "The gate for CI: fail when transfers stall the step too long.",
+    "diff": "Show what is different between two steps, modules or traces.",
+    "passes": "Say what each compiler pass did to the offload.",
+    "maxtext": "Compile an installed MaxText's train step, and inspect it.",
     "calibrate": "Measure the rates of a machine from a trace, for --target.",
+    "rules": "Show what it looks for, and what each finding means.",
+    "cache": "Show or clear the compilations that are kept.",
     "targets": "Show the hardware it knows, each figure with its source.",
 }
 

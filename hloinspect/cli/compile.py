@@ -78,7 +78,9 @@ def command(
         progress.clear()
         if verbose and error.detail:
             click.echo(error.detail.rstrip(), err=True)
-        raise
+        from hloinspect.rules.compile_errors import explained
+
+        raise explained(error) from None
     finally:
         progress.clear()
     click.echo(as_json(result) if form == "json" else as_text(result))

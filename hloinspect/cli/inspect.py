@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
+
+if TYPE_CHECKING:
+    from hloinspect.report.schema import Report
 
 EPILOG = """\b
 Examples:
@@ -59,7 +63,6 @@ def command(
     """
     from hloinspect.api import inspect
     from hloinspect.config import load_choice, with_options
-    from hloinspect.verdict import UNKNOWN
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress()
@@ -73,7 +76,7 @@ def command(
             xla_flags=xla_flags,
             module=module,
             keep=keep,
-            memory=memory,
+            memory=memory or None,
             rules=rules,
             on_progress=progress,
         )
@@ -88,6 +91,13 @@ def command(
         from hloinspect.report.text import to_text
 
         emit(to_text(report, width(sys.stdout), show_all), output)
+    return exit_code(report)
+
+
+def exit_code(report: Report) -> int:
+    """0, or 3 where a verdict or a transfer is missing."""
+    from hloinspect.verdict import UNKNOWN
+
     doubtful = any(unknown.affects == "time" for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)

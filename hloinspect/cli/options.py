@@ -66,15 +66,17 @@ def output_options(function: Decorated) -> Decorated:
 
 
 class Progress:
-    """One line on stderr that says what a long step is at; nothing where stderr is no terminal."""
+    """One line on stderr that says what a long step is at; nothing where stderr is no terminal, or before
+    ``after_s``."""
 
-    def __init__(self) -> None:
+    def __init__(self, after_s: float = 0.0) -> None:
         self._shown = False
+        self._after_s = after_s
         self._started = time.monotonic()
 
     def __call__(self, message: str) -> None:
-        if sys.stderr.isatty():
-            seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self._started
+        if seconds >= self._after_s and sys.stderr.isatty():
             click.echo(f"\r\033[K{message} ({seconds:.0f} s)", nl=False, err=True)
             self._shown = True
 

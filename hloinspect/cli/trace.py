@@ -15,6 +15,7 @@ Examples:
   hloinspect trace profile/
   hloinspect trace host.xplane.pb --target h100 --link 50GB/s
   hloinspect trace profile/ --expect compiled/ --format json -o trace.json
+  hloinspect trace gs://bucket/profile --jobs 8 --allow-broken
 
 Exit codes: 0 answered, 2 wrong use or unreadable input, 3 not enough evidence to say."""
 
@@ -32,7 +33,10 @@ EXIT_UNKNOWN = 3
     metavar="MODULE",
     help="Say whether this is what ran: a directory of `hloinspect compile`, its manifest, or an HLO file.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Show every transfer and every step that was set aside.")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes, one file each (many hosts).")
+@click.option("--scheduler", metavar="ADDRESS", help="Measure the files on the Dask cluster of tcp://HOST:PORT.")
+@click.option("--allow-broken", is_flag=True, help="Answer without files that cannot be read: no exit code 3 for them.")
+@click.option("--all", "show_all", is_flag=True, help="Show every transfer, host, device and step that was set aside.")
 @rule_options
 @output_options
 def command(
@@ -42,6 +46,9 @@ def command(
     devices: int | None,
     topology: str | None,
     expect: str | None,
+    jobs: int | None,
+    scheduler: str | None,
+    allow_broken: bool,
     show_all: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -51,15 +58,16 @@ def command(
 ) -> int:
     """Say how long each host transfer of a profiled step made the device wait.
 
-    INPUT is an .xplane.pb, or a profile directory of jax.profiler (its newest run, all hosts). Transfers are found in
-    the module that the trace carries, and timed by the trace. Nothing is written beside it.
+    INPUT is an .xplane.pb, or a profile directory of jax.profiler (its newest run, all hosts), here or at a URL (gs://,
+    s3://). Transfers are found in the module that the trace carries, and timed by the trace. Nothing is written beside
+    it.
     """
     from hloinspect.config import load_choice, with_options
     from hloinspect.trace import trace
     from hloinspect.verdict import UNKNOWN
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
-    progress = Progress()
+    progress = Progress(after_s=2.0)
     try:
         found = trace(
             input,
@@ -69,6 +77,9 @@ def command(
             topology=topology,
             expect=expect,
             rules=rules,
+            jobs=jobs,
+            scheduler=scheduler,
+            allow_broken=allow_broken,
             on_progress=progress,
         )
     finally:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hloinspect import __version__
-from hloinspect.compile import result, target_config
+from hloinspect.compile import cache, flags, result, target_config
 
 _LONGEST_MESSAGE = 600
 _PLUGINS = {"gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin"), "tpu": ("libtpu",)}
@@ -50,6 +50,8 @@ class Job:
     notes: list[str] = field(default_factory=list)
     jaxprs: dict[int, Any] = field(default_factory=dict)  # id of a Lowered -> its jaxpr
     offload_names: list[dict[str, Any]] = field(default_factory=list)
+    policy_names: set[str] = field(default_factory=set)  # those that some policy offloads
+    settings: dict[str, Any] = field(default_factory=dict)  # what the configuration of a library says
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -105,18 +107,59 @@ def compile_job(job: Job) -> None:
 
     target_devices.become_target(devices, job.request["platform"])
     _keep_jaxprs(job)
-    job.say(f"tracing and lowering {job.request['step']}")
+    _keep_policy_names(job)
+    job.say(f"tracing and lowering {job.request['step'][:60]}")
     with job.timed("trace_and_lower"):
-        lowered = _lowered_step(job.request["step"])
+        lowered = _lowered_step(job, devices)
+    stablehlo = lowered.as_text(debug_info=True)
+    key = _cache_key(job, jax.__version__, stablehlo)
+    if key and _from_cache(job, key, lowered, stablehlo, out):
+        return
     job.say(f"compiling for {job.request['devices']} x {job.request['target']}")
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as dump:
         with job.timed("compile"):
-            compiled = lowered.compile(compiler_options=_options(job, dump))
+            compiled = _compiled(lowered, _options(job, dump))
         job.say("writing the result")
         if job.request["platform"] == "gpu":
             _copy_thunks(Path(job.request["compiler_options"].get("xla_dump_to", dump)), out)
     _find_offload_names(job, lowered)
-    _write_result(job, jax.__version__, lowered, compiled, out)
+    _write_result(job, jax.__version__, stablehlo, compiled, out)
+    if key:
+        cache.store(Path(job.request["cache"]), key, out)
+
+
+def _cache_key(job: Job, jax_version: str, stablehlo: str) -> str:
+    """What the compilation is kept under, or "" where nothing is to be kept."""
+    wants_dump = "xla_dump_to" in job.request["compiler_options"]  # and would get none from the cache
+    if not job.request.get("cache") or wants_dump:
+        return ""
+    return cache.key_of(stablehlo, job.request, _versions(job.request["platform"], jax_version))
+
+
+def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> bool:
+    """Writes the result from an earlier compilation; whether there is one. What is read off the step and not off the
+    module (names, notes, the step's own name) is this step's."""
+    found = cache.find(Path(job.request["cache"]), key)
+    if found is None:
+        return False
+    try:
+        cache.copy_to(found, out)
+    except OSError:  # another process has cleared it away
+        return False
+    job.say("found in the cache")
+    _find_offload_names(job, lowered)
+    _note_lost_offload(job, stablehlo, (out / result.MODULE_TEXT).read_text(encoding="utf-8"))
+    if job.request["platform"] == "gpu":
+        job.notes.append(result.NOTE_NO_AUTOTUNING)
+    manifest = json.loads(found.manifest.to_json()) | {
+        "step": job.request["step"],
+        "seconds": {**job.seconds, "compile": 0.0},
+        "offload_names": job.offload_names,
+        "notes": [*job.request["notes"], *job.notes],
+        "settings": job.settings,
+    }
+    (out / result.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return True
 
 
 def _import_jax(platform: str) -> Any:
@@ -230,13 +273,53 @@ def _keep_jaxprs(job: Job) -> None:
     jax.stages.Traced.lower = lower_and_keep  # type: ignore[method-assign]
 
 
-def _lowered_step(step: str) -> Any:
+def _keep_policy_names(job: Job) -> None:
+    """A policy is a closure, and a name in it that nothing bears is nowhere else: note what policies are made of."""
+    import jax
+
+    make = jax.checkpoint_policies.save_and_offload_only_these_names
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
+        kwargs = _instead_of_offloading(kwargs, job.request.get("offloaded", result.OFFLOAD))
+        job.policy_names.update(map(str, kwargs.get("names_which_can_be_offloaded", ())))
+        return make(*args, **kwargs)
+
+    jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
+
+
+def _instead_of_offloading(names: dict[str, Any], wish: str) -> dict[str, Any]:
+    """The arguments of a policy with its offloaded names saved on the device, or left out and so recomputed."""
+    if wish == result.OFFLOAD:
+        return names
+    kept = [*names.get("names_which_can_be_saved", ())]
+    if wish == result.SAVE:
+        kept += names.get("names_which_can_be_offloaded", ())
+    return {**names, "names_which_can_be_saved": kept, "names_which_can_be_offloaded": []}
+
+
+def _lowered_step(job: Job, devices: list[Any]) -> Any:
+    if "maxtext" in job.request:
+        return _lowered_maxtext(job, devices)
     from hloinspect.compile import steps
 
+    step = job.request["step"]
     try:
         return steps.call_step(step, steps.load_step(step))
     except steps.StepError as error:
         raise ChildError(str(error)) from None
+
+
+def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
+    from hloinspect.compile import maxtext
+
+    try:
+        step = maxtext.train_step(job.request["maxtext"], devices)
+    except maxtext.MaxTextError as error:
+        raise ChildError(str(error)) from error
+    job.settings = step.settings
+    job.notes += step.notes
+    job.request["compiler_options"] = {**step.options, **job.request["compiler_options"]}  # the user's flags win
+    return step.lowered
 
 
 def _find_offload_names(job: Job, lowered: Any) -> None:
@@ -249,6 +332,9 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
         job.notes.append(
             f"checkpoint names of offloaded values could not be read: {type(error).__name__}: {_first_line(error)}"
         )
+        return
+    if unmatched := job.policy_names - {entry["name"] for entry in job.offload_names}:
+        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(sorted(unmatched))}")
 
 
 # --- compiling and writing ------------------------------------------------------------------------
@@ -263,6 +349,19 @@ def _options(job: Job, dump: str) -> dict[str, Any]:
     return options
 
 
+def _compiled(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compile, with options under the names that this XLA knows."""
+    while True:
+        try:
+            return lowered.compile(compiler_options=options)
+        except Exception as error:
+            refused = re.search(r"No such compile option: '(\w+)'", str(error))
+            others = flags.renamed(options, refused[1]) if refused else None
+            if others is None:
+                raise
+            options = others
+
+
 def _copy_thunks(dump: Path, out: Path) -> None:
     for name in (result.THUNK_SEQUENCE, result.THUNK_METADATA):
         found = sorted(dump.glob(f"*.{name}"), key=lambda path: path.stat().st_mtime_ns)
@@ -270,8 +369,8 @@ def _copy_thunks(dump: Path, out: Path) -> None:
             (out / name).write_bytes(found[-1].read_bytes())
 
 
-def _write_result(job: Job, jax_version: str, lowered: Any, compiled: Any, out: Path) -> None:
-    text, stablehlo = compiled.as_text(), lowered.as_text(debug_info=True)
+def _write_result(job: Job, jax_version: str, stablehlo: str, compiled: Any, out: Path) -> None:
+    text = compiled.as_text()
     module = compiled.runtime_executable().hlo_modules()[0]
     _note_lost_offload(job, stablehlo, text)
     (out / result.MODULE_TEXT).write_text(text, encoding="utf-8")
@@ -293,19 +392,24 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         },
         "module_name": module_name,
         "module_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "versions": {
-            "hloinspect": __version__,
-            "jax": jax_version,
-            "jaxlib": _version("jaxlib"),
-            "python": python_platform.python_version(),
-            "plugin": _plugin_version(request["platform"]),
-        },
+        "versions": _versions(request["platform"], jax_version),
         "memory": _memory(compiled),
         "seconds": job.seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
         "offload_names": job.offload_names,
         "notes": [*request["notes"], *job.notes],
+        "settings": job.settings,
+    }
+
+
+def _versions(platform: str, jax_version: str) -> dict[str, str | None]:
+    return {
+        "hloinspect": __version__,
+        "jax": jax_version,
+        "jaxlib": _version("jaxlib"),
+        "python": python_platform.python_version(),
+        "plugin": _plugin_version(platform),
     }
 
 

@@ -14,12 +14,17 @@ Option = bool | int | float | str
 
 _FLAG = re.compile(r"(?:--)?(?P<name>[a-z][a-z0-9_]*)(?:=(?P<value>.*))?", re.DOTALL)
 _BOOLS = {"true": True, "false": False}
+_COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce")
+_PIPELINING = {f"xla_gpu_pipeline_{name}": f"xla_gpu_enable_pipelined_{name}" for name in _COLLECTIVES}
+"""New names and old ones. XLA_FLAGS takes both, and ``on`` for what an option wants as the name of an enum's value
+(XLA's own help in jaxlib 0.12: true of the old name maps to on, false to default)."""
 
 
 def compiler_options(flags: Iterable[str]) -> dict[str, Option]:
     """``--xla_foo=bar``, ``xla_foo=bar`` or ``--xla_foo`` (true), each as one option; the last of a name wins.
 
-    true and false become bools. Everything else stays text, which XLA converts by the flag's own type.
+    true and false become bools, and on, off, default and explicit of ``xla_gpu_pipeline_*`` names of the enum.
+    Everything else stays text, which XLA converts by the flag's own type.
     Raises CompileError where a flag is not of this form.
     """
     options: dict[str, Option] = {}
@@ -29,4 +34,19 @@ def compiler_options(flags: Iterable[str]) -> dict[str, Option]:
             raise CompileError(f"{flag!r} is not an XLA flag: write --xla_name=value, or --xla_name for true")
         value = match["value"]
         options[match["name"]] = True if value is None else _BOOLS.get(value.lower(), value)
+        if match["name"] in _PIPELINING and value and value.islower():
+            options[match["name"]] = _mode(value)
     return options
+
+
+def _mode(value: str) -> str:
+    return f"COLLECTIVE_PIPELINING_MODE_{value.upper()}"
+
+
+def renamed(options: dict[str, Option], refused: str) -> dict[str, Option] | None:
+    """``options`` with the one that this XLA does not know under its new name; None where there is no other name."""
+    for new, old in _PIPELINING.items():
+        if refused == old and old in options:
+            rest = {name: value for name, value in options.items() if name != old}
+            return {new: _mode("on" if options[old] in (True, "1") else "default"), **rest}
+    return None

@@ -36,23 +36,51 @@ def compile_step(
     topology: str | None = None,
     xla_flags: Sequence[str] = (),
     timeout_s: float = 1800,
+    cache: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CompileResult:
     """Compile ``step`` (``file.py:function`` or ``package.module:function``) for ``target`` without its hardware.
 
     The work is done by a child process of the running Python, so that neither jax nor the user's code is ever loaded
-    here. ``out`` is created if need be; an earlier result in it is replaced, but only by a whole one. ``on_progress``
-    gets short texts.
+    here. ``out`` is created if need be; an earlier result in it is replaced, but only by a whole one. ``cache`` is a
+    folder of earlier compilations (compile/cache.py), that the step is looked for in. ``on_progress`` gets short texts.
 
     Raises CompileError where the step cannot be compiled (``detail`` has the tail of the traceback or log),
     UsageError for a topology that makes no sense, TargetError for a target without what XLA needs, and InputError
     where ``out`` holds other files of the same names.
     """
     _check_step(step)
+    return compile_request(
+        {"step": step},
+        target,
+        out=out,
+        devices=devices,
+        topology=topology,
+        xla_flags=xla_flags,
+        timeout_s=timeout_s,
+        cache=cache,
+        on_progress=on_progress,
+    )
+
+
+def compile_request(
+    wanted: dict[str, Any],
+    target: Target,
+    *,
+    out: Path,
+    devices: int | None = None,
+    topology: str | None = None,
+    xla_flags: Sequence[str] = (),
+    timeout_s: float = 1800,
+    cache: Path | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> CompileResult:
+    """What ``compile_step`` does, for anything that the child can make a step of: ``wanted`` has ``step`` (its name),
+    and ``maxtext`` (the words of its command line) and ``offloaded`` (``compile/result.py``) where they apply."""
     layout = choose_topology(target, devices, topology)
     out = Path(out)
     request = {
-        "step": step,
+        **wanted,
         "target": target.name,
         "platform": target.platform,
         "target_config": _target_config(target),
@@ -61,6 +89,7 @@ def compile_step(
         "xla_flags": list(xla_flags),
         "compiler_options": compiler_options(xla_flags),
         "notes": _environment_notes(),
+        "cache": None if cache is None else str(cache.absolute()),
     }
     with _staging(out) as staging:
         _run_child({**request, "out": str(staging)}, timeout_s, on_progress or (lambda text: None))

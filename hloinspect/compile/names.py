@@ -12,18 +12,23 @@ from collections.abc import Iterator
 from typing import Any
 
 _HOST_KINDS = ("pinned_host", "unpinned_host", "Host")
+# Equations that leave nothing in the optimized module, or nothing but a bitcast: a value's line is what they are given.
+_TRANSPARENT = ("sharding_constraint", "reshard", "reshape", "squeeze", "name", "copy", "mesh_cast")
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 def offload_names(jaxpr: Any) -> list[dict[str, Any]]:
     """One entry (the fields of ``OffloadName``) for each named value that is put into host memory, without repeats."""
+    bodies = list(_all_jaxprs(jaxpr))
+    producers = {var: eqn for body in bodies for eqn in body.eqns for var in eqn.outvars}
+    given = _given(bodies)
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for body in _all_jaxprs(jaxpr):
-        producers = {var: eqn for eqn in body.eqns for var in eqn.outvars}
+    for body in bodies:
         for put in body.eqns:
             for var in put.invars if _puts_on_host(put) else ():
-                named = None if hasattr(var, "val") else producers.get(var)  # a Literal has no producer
+                named = _producer(var, producers)
                 if named is not None and named.primitive.name == "name":
-                    entry = _entry(named, producers)
+                    entry = _entry(named, producers, given)
                     found.setdefault(tuple(map(str, entry.values())), entry)
     return list(found.values())
 
@@ -48,6 +53,47 @@ def _inner_jaxprs(eqn: Any) -> Iterator[Any]:
                 yield inner
 
 
+def _called(eqn: Any) -> Any:
+    """The one jaxpr that a plain call runs: its arguments and results are the equation's. None for all else."""
+    inner = list(_inner_jaxprs(eqn)) if eqn.primitive.name in _CALLS else []
+    fits = len(inner) == 1 and len(inner[0].invars) == len(eqn.invars) and len(inner[0].outvars) == len(eqn.outvars)
+    return inner[0] if fits else None
+
+
+def _given(bodies: list[Any]) -> dict[Any, Any]:
+    """The argument of a call for each of its jaxpr's parameters; nothing for one that is called from two places."""
+    given: dict[Any, Any] = {}
+    for body in bodies:
+        for eqn in body.eqns:
+            called = _called(eqn)
+            for inner, outer in zip(called.invars, eqn.invars, strict=True) if called is not None else ():
+                given[inner] = None if inner in given else outer
+    return given
+
+
+def _producer(var: Any, producers: dict[Any, Any]) -> Any:
+    return None if hasattr(var, "val") else producers.get(var)  # a Literal has no producer
+
+
+def _computed_by(var: Any, producers: dict[Any, Any], given: dict[Any, Any]) -> Any:
+    """The equation that computes a value, behind calls and what changes no number; None for an argument."""
+    for _ in range(1000):  # there are no circles; this is for what should not be
+        eqn = _producer(var, producers)
+        if eqn is None:
+            var = None if hasattr(var, "val") else given.get(var)
+            if var is None:
+                return None
+            continue
+        called = _called(eqn)
+        if called is not None:
+            var = called.outvars[eqn.outvars.index(var)]
+        elif eqn.primitive.name in _TRANSPARENT:
+            var = eqn.invars[0]
+        else:
+            return eqn
+    return None
+
+
 def _puts_on_host(eqn: Any) -> bool:
     if eqn.primitive.name != "device_put":
         return False
@@ -59,9 +105,9 @@ def _is_host(place: Any) -> bool:
     return kind in _HOST_KINDS
 
 
-def _entry(named: Any, producers: dict[Any, Any]) -> dict[str, Any]:
+def _entry(named: Any, producers: dict[Any, Any], given: dict[Any, Any]) -> dict[str, Any]:
     source = named.invars[0]
-    producer = None if hasattr(source, "val") else producers.get(source)
+    producer = _computed_by(source, producers, given)
     frame = _user_frame(producer) if producer is not None else None
     return {
         "name": str(named.params["name"]),

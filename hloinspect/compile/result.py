@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,13 @@ THUNK_SEQUENCE = "thunk_sequence.txt"
 THUNK_METADATA = "thunk_metadata.txt"
 FILES = (MODULE_TEXT, MODULE_PROTO, STABLEHLO, THUNK_SEQUENCE, THUNK_METADATA, MANIFEST)
 
+# What becomes of the values that the step's policies offload: as they say, recomputed, or kept on the device.
+OFFLOAD, REMAT, SAVE = "offload", "remat", "save"
+
 # Notes that other parts of the house look for.
 NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"
 NOTE_OFFLOAD_GONE = "the offload asked for is gone from the optimized module"
+NOTE_POLICY_UNMATCHED = "no value of these names was offloaded, though a policy names them"
 NOTE_HOST_ARGUMENTS_GONE = "arguments or results asked for in host memory are in device memory"
 
 
@@ -54,7 +58,7 @@ class Manifest:
     names.
 
     ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not
-    installed.
+    installed. ``settings`` is what the configuration of a library says of the step (MaxText's), else empty.
     """
 
     schema: str
@@ -73,6 +77,7 @@ class Manifest:
     peak_rss_bytes: int
     offload_names: tuple[OffloadName, ...]
     notes: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The manifest as indented JSON text."""
@@ -127,6 +132,7 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
         peak_rss_bytes=int(data["peak_rss_bytes"]),
         offload_names=names,
         notes=tuple(str(note) for note in data["notes"]),
+        settings=dict(data.get("settings", {})),
     )
 
 

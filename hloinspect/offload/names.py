@@ -3,7 +3,7 @@ line."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from hloinspect.offload.transfers import D2H, Offload, Transfer
@@ -20,26 +20,76 @@ class OffloadedName:
     column: int | None
 
 
+_MOST_DIMENSIONS = 12  # the number of ways to match grows with them, and a manifest may say anything
+_PREFIXES = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c"}
+
+
+def hlo_dtype(dtype: str) -> str:
+    """HLO's word for one of JAX's: ``bf16`` for ``bfloat16``, ``f8e4m3fn`` for ``float8_e4m3fn``."""
+    if dtype == "bool":
+        return "pred"
+    for long, short in _PREFIXES.items():
+        if dtype.startswith(long):
+            return short + dtype.removeprefix(long).replace("_", "")
+    return dtype
+
+
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without its dimensions of one: a slice of a stack has one in front."""
     return tuple(size for size in shape if size != 1)
 
 
-def _name_of(transfer: Transfer, names: Sequence[OffloadedName]) -> str:
-    """The one name that fits: by the producer's line and column, else by a dtype and shape that only one name has."""
-    source, tensor = transfer.source, transfer.tensor
-    if source is not None:
-        here = [name for name in names if name.line == source.line and name.column == source.column]
-        if len({name.name for name in here}) == 1:
-            return here[0].name
-    alike = [name for name in names if name.dtype == tensor.dtype and _trimmed(name.shape) == _trimmed(tensor.shape)]
-    return alike[0].name if len({name.name for name in alike}) == 1 else ""
+def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
+    """How many dimensions are whole where ``shape`` is one device's part of ``whole``; -1 where it can be none: its
+    dimensions are those of ``whole``, in order, each divided by a sharding."""
+    if len(shape) > len(whole) or len(whole) > _MOST_DIMENSIONS:
+        return -1
+    if not shape:
+        return 0
+    found = [_likeness(shape, whole[1:])]  # one element of this dimension is here
+    if whole[0] % shape[0] == 0:
+        rest = _likeness(shape[1:], whole[1:])
+        found.append(rest + (shape[0] == whole[0]) if rest >= 0 else -1)
+    return max(found)
+
+
+def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[OffloadedName]:
+    """Names of the transfer's dtype of which it can be one device's part, those that are the most like it."""
+    shape = _trimmed(transfer.tensor.shape)
+    alike = [name for name in names if name.dtype == transfer.tensor.dtype]
+    same = [name for name in alike if _trimmed(name.shape) == shape]
+    if same:
+        return same
+    scores = [(_likeness(shape, _trimmed(name.shape)), name) for name in alike]
+    best = max((score for score, _ in scores), default=-1)
+    return [name for score, name in scores if score == best >= 0]
+
+
+def _by_line(transfer: Transfer, names: Sequence[OffloadedName]) -> str:
+    """The one name that is computed where the transfer's tensor is, of those that fit: a library's line computes many
+    things. Where none fits (dimensions may be merged), the one name of that line."""
+    source = transfer.source
+    fitting = _fitting(transfer, names) or names
+    return _only([n for n in fitting if source is not None and (n.line, n.column) == (source.line, source.column)])
+
+
+def _only(names: Sequence[OffloadedName]) -> str:
+    return names[0].name if len({name.name for name in names}) == 1 else ""
+
+
+def _by_shape(transfer: Transfer, names: Sequence[OffloadedName], placed: Collection[str]) -> str:
+    """The one name that fits, if need be the one of which no other transfer has the line."""
+    fitting = _fitting(transfer, names)
+    return _only(fitting) or _only([name for name in fitting if name.name not in placed])
 
 
 def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
     """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's
     name."""
-    found = {t.id: t.tensor.name or _name_of(t, names) for t in offload.transfers if t.direction == D2H}
+    sent = [transfer for transfer in offload.transfers if transfer.direction == D2H]
+    found = {transfer.id: transfer.tensor.name or _by_line(transfer, names) for transfer in sent}
+    placed = set(found.values())
+    found = {transfer.id: found[transfer.id] or _by_shape(transfer, names, placed) for transfer in sent}
     named = [
         replace(
             transfer,

@@ -14,8 +14,8 @@ from hloinspect.report.schema import (
     AllSteps,
     ApartInfo,
     DeviceInfo,
-    ExpectedInfo,
     Exposed,
+    HostInfo,
     MeasuredStep,
     MeasuredTransfer,
     SetAside,
@@ -210,10 +210,21 @@ def _reason(found: MeasuredTransfer) -> str:
 # ---- what was read
 
 
+def host_infos(files: Sequence[MeasuredFile]) -> tuple[HostInfo, ...]:
+    """One entry for each host."""
+    return tuple(_host(file) for file in files)
+
+
+def _host(file: MeasuredFile) -> HostInfo:
+    times = {device.name: device.figures["time_ps"][device.clean] for device in file.devices if device.clean.any()}
+    slowest = max(times, key=lambda name: (float(np.mean(times[name])), name), default=None)
+    return HostInfo(file.host, file.path, len(file.devices), slowest, measured_step((file,)))
+
+
 def trace_info(
-    files: Sequence[MeasuredFile], unread: Sequence[str], program: int | None, expected: ExpectedInfo | None
+    files: Sequence[MeasuredFile], own: Sequence[MeasuredFile], unread: Sequence[str], program: int | None
 ) -> TraceInfo:
-    """What the traces held."""
+    """What the traces held. ``own`` are those of the step's program; nothing is expected of it here."""
     classified: Counter[str] = Counter()
     programs: dict[int, TracedProgram] = {}
     apart: dict[str, ApartInfo] = {}
@@ -246,5 +257,6 @@ def trace_info(
         programs=tuple(sorted(programs.values(), key=lambda one: (not one.is_step, -one.device_ms))),
         apart=tuple(apart.values()),
         unread=tuple(unread),
-        expected=expected,
+        expected=None,
+        per_host=host_infos(own),
     )

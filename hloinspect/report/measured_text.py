@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
 import textwrap
 
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.report.schema import DeviceInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
+from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
 from hloinspect.report.text import COLORS, MAX_ROWS, cut, findings_text, flow, share, tensor_text, where_text
 from hloinspect.units import bytes_text, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
 
 MAX_DEVICES = 8
-"""Devices shown one by one: of more, the slowest."""
+"""Devices, and hosts, shown one by one: of more, the slowest."""
 
 _STALL_IS_SMALL = 0.02
 _VARIES, _VARIES_OF_ALL = 1.05, 0.01
@@ -30,6 +31,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
         lines += ["", *_table(report, width, show_all)]
     for part in (
         _reasons(report, width),
+        _hosts(report, width, show_all),
         _devices(report, width, show_all),
         _aside(report, width, show_all),
         _other(report, width),
@@ -216,7 +218,62 @@ def _reasons(report: Report, width: int) -> list[str]:
     return lines
 
 
-# ---- devices and steps
+# ---- hosts, devices and steps
+
+
+def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
+    """A row each where there are several; the slowest first."""
+    every = report.trace.per_host if report.trace else ()
+    hosts = sorted((host for host in every if host.step), key=lambda host: -(host.step.time_ms if host.step else 0.0))
+    if len(every) < 2 or not hosts:
+        return []
+    shown = hosts if show_all else hosts[:MAX_DEVICES]
+    rows = [["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
+    rows += [_host_row(host) for host in shown]
+    lines = _aligned(rows, width)
+    if len(shown) < len(hosts):
+        lines.append(f" and {len(hosts) - len(shown)} faster hosts (--all shows them)")
+    times = [host.step.time_ms for host in hosts if host.step]
+    apart = max(times) / min(times) - 1 if min(times) else 0.0
+    first = hosts[0]
+    device = f" ({clean(first.slowest_device).removeprefix('/device:')})" if first.slowest_device else ""
+    text = f"all {len(hosts)} hosts are alike" if len(hosts) > 1 else "one host has steps that count"
+    if apart > _SAME:
+        text = (
+            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * apart:.1f} % behind the "
+            f"fastest, {100 * (max(times) / statistics.median(times) - 1):.1f} % behind the median"
+        )
+    lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    if without := [clean(host.host) for host in every if host.step is None]:
+        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
+        text = f"no step counts on {', '.join(without[:3])}{more}"
+        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    return lines
+
+
+def _host_row(host: HostInfo) -> list[str]:
+    step = host.step
+    assert step is not None
+    return [
+        clean(host.host),
+        *(f"{host.devices:,}", f"{step.steps_analyzed:,}"),
+        *(time_text(value) for value in (step.time_ms, step.step_ms.p90, step.compute_ms, step.stall_ms)),
+        *(time_text(step.stall_spread_ms.p90), time_text(step.idle_ms)),
+    ]
+
+
+def _aligned(rows: list[list[str]], width: int) -> list[str]:
+    """A table with its head in bold: names to the left, figures to the right; a long name is cut."""
+    over = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 1 - width
+    longest = max(len(row[0]) for row in rows)
+    names = [cut(row[0], max(12, longest - max(0, over))) for row in rows]
+    rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append((" " + "  ".join(cells).rstrip())[:width])
+    return [click.style(lines[0], bold=True), *lines[1:]]
 
 
 def _devices(report: Report, width: int, show_all: bool) -> list[str]:
@@ -228,12 +285,7 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     many_hosts = len({device.host for device in devices}) > 1
     rows = [["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
     rows += [_device_row(device, many_hosts) for device in shown]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        text = (" " + "  ".join(cells).rstrip())[:width]
-        lines.append(text if number else click.style(text, bold=True))
+    lines = _aligned(rows, width)
     times = [device.step_ms.mean for device in devices if device.step_ms]
     apart = max(times) / min(times) - 1 if min(times) else 0.0
     slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * apart:.1f} % behind the fastest"

@@ -251,9 +251,22 @@ class ExpectedInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class HostInfo:
+    """One host, which is one file: the step over its own devices (None where no step counts), and the slowest of
+    them."""
+
+    host: str
+    file: str
+    devices: int
+    slowest_device: str | None
+    step: MeasuredStep | None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceInfo:
     """What was read. ``classified`` are the shares of device time by what told what an event is: hlo, memcpy, name.
-    ``hidden_events`` are in command buffers and name no instruction; ``unread`` are files that could not be read."""
+    ``hidden_events`` are in command buffers and name no instruction; ``unread`` are files that could not be read.
+    ``per_host`` are the hosts that ran the step's program."""
 
     files: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -265,6 +278,7 @@ class TraceInfo:
     apart: tuple[ApartInfo, ...]
     unread: tuple[str, ...]
     expected: ExpectedInfo | None
+    per_host: tuple[HostInfo, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

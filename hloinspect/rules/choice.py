@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hloinspect.errors import UsageError
-from hloinspect.rules.registry import RULES
 from hloinspect.rules.rule import SEVERITIES, Rule
 
 ALL = "ALL"
@@ -22,6 +21,11 @@ class Choice:
     select: tuple[str, ...] = (ALL,)
     ignore: tuple[str, ...] = ()
     severity: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no rule runs."""
+        return not self.select
 
     def runs(self, rule: Rule) -> bool:
         """Whether a rule is wanted."""
@@ -53,7 +57,12 @@ def _longest(prefixes: Iterable[str], rule: Rule) -> int:
 def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
     """The codes in upper case, each of which must be a rule's or the beginning of one. Raises UsageError, which begins
     with ``where`` they stand."""
-    found = []
+    codes = tuple(codes)
+    if not codes:
+        return ()
+    from hloinspect.rules.registry import RULES  # with all rules, which only who names one has to wait for
+
+    found: list[str] = []
     for code in codes:
         upper = code.strip().upper()
         if not upper or not (upper == ALL or any(rule.code.startswith(upper) for rule in RULES)):

@@ -1,23 +1,28 @@
-"""Decodes the events of a line together: one numpy step reads the next field of a hundred thousand events.
+"""Decodes the events of a line together: a numpy step reads a field of thousands of events.
 
 XEvent (tsl/profiler/protobuf/xplane.proto): metadata_id = 1, offset_ps = 2 or num_occurrences = 5, duration_ps = 3,
-stats = 4. Events are taken in blocks, so that what is needed besides the columns themselves stays small.
+stats = 4. Events are taken in blocks, so that what is needed besides the columns themselves stays small. Events that
+look like many others are read by their layout (``layouts.py``); what is left, one field of all of them after the other.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.xplane.layouts import DURATION_PS, METADATA_ID, OFFSET_PS, STAT, Field, Layouts
 from hloinspect.xplane.space import ABSENT, BYTES, DOUBLE, INT64, REF, STR, UINT64, Columns, Flags, Ints, StatColumn
+from hloinspect.xplane.split import split
 from hloinspect.xplane.varints import Bytes, Words, read_varints, words_of
-from hloinspect.xplane.wire import VARINT, Buffer, WireError, fields, signed, varint
+from hloinspect.xplane.wire import VARINT, Buffer, WireError, fields, signed
 
-BLOCK_BYTES = 1 << 19  # what is worked on fits a core's cache
+BLOCK_BYTES = 1 << 23
+TOGETHER = 1 << 12
+"""Events whose fields are read in turn: what is worked on fits a core's cache."""
+
 MAX_EVENTS = 1 << 25
 """Events of one line, far more than a profiler keeps (CUPTI's collector ends at 2 Mi): an empty one takes two bytes in
 a file, and 25 in columns."""
@@ -27,10 +32,9 @@ MANY_ROUNDS = 48
 """Events with very many fields are read one by one after so many rounds, once so few of them are left."""
 
 _PAD = bytes(32)
-_EVENT_TAG = _STATS_TAG = 0x22  # XLine.events and XEvent.stats: field 4 with a length
+_STATS_TAG = 0x22  # XEvent.stats: field 4 with a length
 _METADATA_ID, _OFFSET_PS, _DURATION_PS = 0x08, 0x10, 0x18
 _OCCURRENCES = 0x28
-_LINE_HEAD = (1, 2, 3)  # id, name, timestamp_ns
 _MAX_TIME_PS = 1 << 62
 _MANY_IDS = 1 << 20
 _VALUE_TAGS = {0x11: DOUBLE, 0x18: UINT64, 0x20: INT64, 0x2A: STR, 0x32: BYTES, 0x38: REF}
@@ -92,8 +96,11 @@ def line_columns(
     texts: list[dict[bytes, int]] = [{} for _ in names]
     parts: list[tuple[Ints, Ints, Ints, Flags]] = []
     slots: list[list[_Slot]] = []
+    layouts = Layouts(wanted.slots, _VALUE_TAGS)
     for block_data, tags in _blocks(data, start, end):
         block = _new_block(block_data, tags, wanted, texts)
+        if wanted.slots:  # without, little of an event is looked at
+            _read_alike(block, layouts)
         _read_events(block)
         parts.append((block.metadata_id, *_times(block, origin_ps)))
         slots.append(block.slots)
@@ -125,9 +132,9 @@ def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
     return _Wanted(slots, table)
 
 
-def _new_block(data: bytes, tags: array[int], wanted: _Wanted, texts: list[dict[bytes, int]]) -> _Block:
+def _new_block(data: bytes, tags: Ints, wanted: _Wanted, texts: list[dict[bytes, int]]) -> _Block:
     buffer, words, size = np.frombuffer(data, np.uint8), words_of(data), len(tags)
-    length, begin = read_varints(buffer, words, np.frombuffer(tags, np.int64) + 1)
+    length, begin = read_varints(buffer, words, tags + 1)
     slots = [_Slot(np.zeros(size, np.uint8), np.zeros(size, np.int64), own) for own in texts]
     return _Block(data, buffer, words, begin, begin + length, wanted, slots)
 
@@ -144,60 +151,61 @@ def _times(block: _Block, origin_ps: int) -> tuple[Ints, Ints, Flags]:
 # ---- where each event lies
 
 
-def _blocks(data: Buffer, start: int, end: int) -> Iterator[tuple[bytes, array[int]]]:
+def _blocks(data: Buffer, start: int, end: int) -> Iterator[tuple[bytes, Ints]]:
     """Copies of stretches of a line, with the places of the events in them. A copy is padded, so that a number at its
     end can be read at full length."""
     position, size, count = start, BLOCK_BYTES, 0
     while position < end:
         stop = min(end, position + size)
-        chunk = data[position:stop]
-        tags, used = _split(chunk, stop == end)
+        chunk = data[position : stop + len(_PAD)]
+        chunk += _PAD[len(chunk) - (stop - position) :]
+        tags, used = split(chunk, stop - position, stop == end)
         if not used:
             size *= 2  # one event, or one other field, that is longer than a block
             continue
         count += len(tags)
         if count > MAX_EVENTS:
             raise WireError(f"a line has more than {MAX_EVENTS:,} events")
-        if tags:
-            yield chunk[:used] + _PAD, tags
+        if len(tags):
+            yield chunk, tags
         position += used
         size = BLOCK_BYTES
-
-
-def _split(chunk: bytes, is_last: bool) -> tuple[array[int], int]:
-    """Where each whole event's tag stands in a stretch of a line, and how much of it these and other fields take.
-
-    A loop over bytes, and yet as fast as a protobuf library, which has to make an object of each event.
-    """
-    tags = array("q")
-    add = tags.append
-    position, size = 0, len(chunk)
-    try:
-        while position < size:
-            if chunk[position] == _EVENT_TAG:
-                length, behind = chunk[position + 1], position + 2
-                if length > 127:
-                    length, behind = varint(chunk, position + 1, size)
-                behind += length
-                if behind > size:
-                    raise WireError("it is cut off")
-                add(position)
-            else:
-                number, _, _, _, behind = next(fields(chunk, position, size))
-                if number in _LINE_HEAD:
-                    raise WireError("a line of it names itself behind its events")
-            position = behind
-    except (IndexError, WireError) as error:
-        if is_last:
-            raise (error if isinstance(error, WireError) else WireError("it is cut off")) from None
-    return tags, position
 
 
 # ---- reading them together
 
 
 def _read_events(block: _Block) -> None:
-    live = np.flatnonzero(block.position < block.end)
+    left = np.flatnonzero(block.position < block.end)
+    for begin in range(0, len(left), TOGETHER):
+        _read_some(block, left[begin : begin + TOGETHER])
+
+
+def _read_alike(block: _Block, layouts: Layouts) -> None:
+    """Reads those that many others are like, and sets them to their end."""
+
+    def keep(events: Ints, what: Field, values: Ints) -> None:
+        if what.number == STAT:
+            slot = block.slots[what.slot]
+            slot.kinds[events] = what.kind
+            slot.bits[events] = values
+        elif what.number == METADATA_ID:
+            block.metadata_id[events] = values
+        elif what.number == OFFSET_PS:
+            block.offset_ps[events] = values
+            block.timed[events] = True
+        elif what.number == DURATION_PS:
+            block.duration_ps[events] = values
+        else:
+            block.counted[events] = True
+
+    left = layouts.read(block.data, block.position, block.end - block.position, keep)
+    begin = block.position[left]
+    block.position = block.end.copy()
+    block.position[left] = begin
+
+
+def _read_some(block: _Block, live: Ints) -> None:
     rounds = 0
     while live.size:
         if rounds >= MANY_ROUNDS and live.size < STRAGGLERS:

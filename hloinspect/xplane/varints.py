@@ -44,16 +44,22 @@ def read_varints(buffer: Bytes, words: Words, position: Ints) -> tuple[Ints, Int
     return value, behind
 
 
+def squeeze(words: Words, size: int = 8) -> Words:
+    """The numbers whose varints are the lowest ``size`` bytes of words: seven bits of each byte."""
+    bits = words & (_PAYLOADS >> np.uint64(8 * (8 - size)))
+    for step, (stay, move, by) in enumerate(_SQUEEZES):
+        if size > 1 << step:
+            bits = (bits & stay) | ((bits & move) >> by)
+    return bits
+
+
 def _read_long(buffer: Bytes, words: Words, position: Ints) -> tuple[Ints, Ints]:
     """Varints of two to eight bytes from one word each: its lowest clear top bit ends the number, and what is below
     closes up."""
     word = words[position]
     stop = ~word & _STOPS
     stop &= -stop
-    bits = word & (stop - np.uint64(1)) & _PAYLOADS
-    for stay, move, by in _SQUEEZES:
-        bits = (bits & stay) | ((bits & move) >> by)
-    value = bits.view(np.int64)
+    value = squeeze(word & (stop - np.uint64(1))).view(np.int64)
     behind = position + (((stop >> np.uint64(7)) * _LENGTHS) >> np.uint64(56)).view(np.int64)
     longer = np.flatnonzero(stop == 0)
     if longer.size:

@@ -1,0 +1,120 @@
+"""Measures traces on a Dask cluster (the extra ``cluster``): a task each, on workers that see the files.
+
+Dask starts a task again elsewhere when its worker dies, and gives it up when that has happened too often (its setting
+``distributed.scheduler.allowed-failures``): then the file is named like one that is damaged.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hloinspect import __version__
+from hloinspect.errors import HloInspectError, InputError, UsageError
+from hloinspect.measure.hosts import Outcome, Unread, outcome_of
+from hloinspect.xplane.remote import is_url
+
+INSTALL = 'pip install "hloinspect[cluster]"'
+CONNECT_S = 10.0
+NO_WORKERS_S = 60.0
+"""For so long a cluster may have no worker before the work is given up."""
+
+_TICK_S = 0.2
+
+
+def measure_on_cluster(
+    paths: Sequence[str], scheduler: str, tick: Callable[[], None], no_workers_s: float = NO_WORKERS_S
+) -> Iterator[tuple[int, Outcome]]:
+    """Each file's number and outcome, in the order in which they are ready.
+
+    Workers open the paths as they are (made absolute), so a file must be there under the same name for all of them.
+    Raises HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no
+    workers for a minute.
+    """
+    with _client(scheduler) as client:
+        every = [client.submit(_task, _absolute(path), __version__, pure=False) for path in paths]
+        futures = {future: number for number, future in enumerate(every)}
+        del every  # a result is let go with its future
+        for future in _as_ready(client, futures, scheduler, tick, no_workers_s):
+            number = futures.pop(future)
+            yield number, _result(future, paths[number])
+
+
+def _task(path: str, version: str) -> Outcome:
+    """Runs on a worker."""
+    if version != __version__:
+        return Unread(path, f"{path}: the worker has hloinspect {__version__}, and not {version} as here")
+    return outcome_of(path)
+
+
+def _absolute(path: str) -> str:
+    return path if is_url(path) else str(Path(path).absolute())
+
+
+def _as_ready(
+    client: Any, futures: dict[Any, int], scheduler: str, tick: Callable[[], None], no_workers_s: float
+) -> Iterator[Any]:
+    """The futures as they end, until there are no more."""
+    alone_since: float | None = None
+    while futures:
+        ended = [future for future in futures if future.done()]
+        if client.status != "running" or any(future.cancelled() for future in ended):
+            raise InputError(f"{scheduler}: the connection to the Dask scheduler was lost")
+        yield from ended
+        if ended:
+            continue
+        time.sleep(_TICK_S)
+        tick()
+        if client.nthreads():
+            alone_since = None
+            continue
+        alone_since = alone_since or time.monotonic()
+        if time.monotonic() - alone_since > no_workers_s:
+            raise InputError(f"{scheduler}: the Dask cluster has had no workers for {no_workers_s:.0f} s")
+
+
+def _result(future: Any, path: str) -> Outcome:
+    try:
+        outcome: Outcome = future.result()
+    except HloInspectError as error:
+        return Unread(path, str(error))
+    except Exception as error:
+        kind = type(error).__name__
+        if kind == "KilledWorker":
+            return Unread(path, f"{path}: the workers that measured it died (is there enough memory?)")
+        if isinstance(error, ImportError):
+            return Unread(path, f"{path}: the worker cannot import hloinspect {__version__}: install it there too")
+        reason = (str(error).strip() or "no reason given").splitlines()[0]
+        return Unread(path, f"{path}: the cluster failed on it: {kind}: {reason}")
+    finally:
+        future.release()
+    return outcome
+
+
+@contextmanager
+def _client(scheduler: str) -> Iterator[Any]:
+    """A connection to the scheduler, which is left running. Dask's own log stays silent: what counts is said here."""
+    try:
+        distributed = importlib.import_module("distributed")
+    except ImportError:
+        raise UsageError(f"--scheduler needs Dask: {INSTALL}") from None
+    log = logging.getLogger("distributed")
+    level = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        try:
+            client = distributed.Client(scheduler, timeout=CONNECT_S, set_as_default=False)
+        except Exception as error:  # OSError, TimeoutError, and ValueError for what is no address
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"{scheduler}: no Dask scheduler can be reached there: {reason}") from None
+        try:
+            yield client
+        finally:
+            client.close(timeout=2)
+    finally:
+        log.setLevel(level)

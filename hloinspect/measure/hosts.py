@@ -1,0 +1,196 @@
+"""Measures the traces of many hosts: one file each, by processes here or by the workers of a Dask cluster.
+
+Each file comes to a ``MeasuredFile`` or to a line that says why not, and one that fails ends nothing but itself. What
+comes out is in the order of the files, whichever was ready first.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hloinspect.errors import HloInspectError, InputError
+from hloinspect.measure.measured import MeasuredFile, measure_file
+from hloinspect.xplane.remote import copied, is_url
+
+SMALL_BYTES = 1 << 24
+"""Files that are together no larger are measured in this process: starting others would take longer."""
+
+_TICK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that could not be measured. ``reason`` is one line that names it."""
+
+    path: str
+    reason: str
+
+
+Outcome = MeasuredFile | Unread
+Say = Callable[[str], None]
+
+
+def measure_files(
+    paths: Sequence[str], *, jobs: int | None = None, scheduler: str | None = None, on_progress: Say | None = None
+) -> tuple[Outcome, ...]:
+    """What each of several files (paths or URLs) comes to, in their order.
+
+    ``jobs`` processes measure a file each; 1 is this process, None as many as there are files and processors, and this
+    one if the files are small. With ``scheduler``, an address, a Dask cluster does it. Raises HloInspectError where
+    that cannot be reached.
+    """
+    progress = _Counted(len(paths), on_progress)
+    if scheduler is not None:
+        from hloinspect.measure.cluster import measure_on_cluster
+
+        found = measure_on_cluster(paths, scheduler, progress.tick)
+    elif (count := _processes(paths, jobs)) == 1:
+        found = ((number, outcome_of(path)) for number, path in enumerate(paths))
+    else:
+        found = _Pool(count).run(paths, progress.tick)
+    outcomes: dict[int, Outcome] = {}
+    modules: dict[bytes, bytes] = {}
+    for number, outcome in found:
+        outcomes[number] = _sharing(outcome, modules)
+        progress.tick(len(outcomes))
+    return tuple(outcomes[number] for number in range(len(paths)))
+
+
+def measure_source(path: str, on_progress: Say | None = None) -> MeasuredFile:
+    """What a trace comes to that is a file here, or a URL: a copy is read then, and removed. Raises InputError."""
+    if not is_url(path):
+        return measure_file(path, on_progress=on_progress)
+    from hloinspect.measure.file import measure_space
+    from hloinspect.xplane import open_trace
+
+    here = Path()
+    try:
+        with copied(path) as here:
+            space = open_trace(here)
+        return measure_space(replace(space, path=path), on_progress)
+    except InputError as error:
+        raise InputError(str(error).replace(str(here), path) if here.name else str(error)) from None
+
+
+def outcome_of(path: str) -> Outcome:
+    """The same, with failure as a result. This is what runs in another process, so it raises nothing."""
+    try:
+        return measure_source(path)
+    except HloInspectError as error:
+        return Unread(path, str(error))
+    except MemoryError:
+        return Unread(path, f"{path}: does not fit into memory")
+    except Exception as error:  # of one file: the others are still worth their answer
+        return Unread(path, f"{path}: internal error: {type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _processes(paths: Sequence[str], jobs: int | None) -> int:
+    """How many processes measure: never more than files."""
+    if jobs is not None:
+        return max(1, min(jobs, len(paths)))
+    if len(paths) < 2 or (not any(map(is_url, paths)) and _size(paths) <= SMALL_BYTES):
+        return 1
+    return min(len(paths), len(os.sched_getaffinity(0)))
+
+
+def _size(paths: Sequence[str]) -> int:
+    return sum(Path(path).stat().st_size for path in paths if Path(path).is_file())
+
+
+def _sharing(outcome: Outcome, modules: dict[bytes, bytes]) -> Outcome:
+    """Hosts run one program: its module is kept once, however often it was sent."""
+    if isinstance(outcome, Unread) or outcome.module is None:
+        return outcome
+    return replace(outcome, module=modules.setdefault(outcome.module, outcome.module))
+
+
+class _Counted:
+    """Says how many files are done."""
+
+    def __init__(self, total: int, on_progress: Say | None) -> None:
+        self._total = total
+        self._done = 0
+        self._report = on_progress
+
+    def tick(self, done: int | None = None) -> None:
+        """Says it, again or with a new number."""
+        self._done = self._done if done is None else done
+        if self._report is not None:
+            filled = 20 * self._done // self._total
+            self._report(f"[{'#' * filled}{'-' * (20 - filled)}] {self._done} of {self._total} traces")
+
+
+# ---- processes of this machine
+
+
+class _Pool:
+    """Workers of one process each, with one file at a time: so it is known whose file a worker died of.
+
+    (A pool of several is broken as a whole when one of its processes is killed, and does not say which.)
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers: list[ProcessPoolExecutor | None] = [None] * workers
+        self._context = multiprocessing.get_context("spawn")  # the caller may have threads, jax's among them
+
+    def run(self, paths: Sequence[str], tick: Callable[[], None]) -> Iterator[tuple[int, Outcome]]:
+        """Each file's number and outcome, in the order in which they are ready."""
+        waiting = list(enumerate(paths))[::-1]
+        running: dict[Future[Outcome], tuple[int, int]] = {}
+        try:
+            for worker in range(len(self._workers)):
+                self._submit(worker, waiting, running)
+            while running:
+                ready, _ = wait(running, timeout=_TICK_S, return_when=FIRST_COMPLETED)
+                tick()
+                for future in ready:
+                    worker, number = running.pop(future)
+                    outcome = self._outcome(worker, future, paths[number])
+                    self._submit(worker, waiting, running)
+                    yield number, outcome
+        finally:
+            for executor in self._workers:
+                if executor is not None:
+                    executor.shutdown(wait=not running, cancel_futures=True)
+
+    def _submit(
+        self, worker: int, waiting: list[tuple[int, str]], running: dict[Future[Outcome], tuple[int, int]]
+    ) -> None:
+        if not waiting:
+            return
+        number, path = waiting.pop()
+        try:
+            future = self._executor(worker).submit(outcome_of, path)
+        except BrokenProcessPool:  # it died with nothing to do
+            self._workers[worker] = None
+            future = self._executor(worker).submit(outcome_of, path)
+        running[future] = (worker, number)
+
+    def _executor(self, worker: int) -> ProcessPoolExecutor:
+        executor = self._workers[worker]
+        if executor is None:
+            executor = ProcessPoolExecutor(1, self._context, initializer=_begin_worker)
+            self._workers[worker] = executor
+        return executor
+
+    def _outcome(self, worker: int, future: Future[Outcome], path: str) -> Outcome:
+        try:
+            return future.result()
+        except BrokenProcessPool:
+            executor = self._workers[worker]
+            self._workers[worker] = None
+            if executor is not None:
+                executor.shutdown(wait=False)
+            return Unread(path, f"{path}: the process that measured it was killed (out of memory? try fewer --jobs)")
+
+
+def _begin_worker() -> None:
+    """An interrupt ends a worker at once and without words: the one that started it says what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
