@@ -44,7 +44,7 @@ from tpu_traces import TpuRun
 from hloinspect.errors import HloInspectError
 from hloinspect.hlo.schema import hlo_pb2
 from hloinspect.report.json import to_json
-from hloinspect.trace import trace as trace_verb
+from hloinspect.tracing import trace as trace_verb
 from hloinspect.xplane.schema import xplane_pb2 as schema
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hloinspect import trace as trace
     from hloinspect.api import inspect as inspect
     from hloinspect.compile import compile_step as compile_step
     from hloinspect.errors import BudgetExceeded as BudgetExceeded
     from hloinspect.errors import NotEnoughEvidence as NotEnoughEvidence
     from hloinspect.gate.verb import check as check
     from hloinspect.hlo import load_module as load_module
+    from hloinspect.tracing import trace as trace
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ _HOMES = {
     "inspect": "hloinspect.api",
     "compile_step": "hloinspect.compile",
     "load_module": "hloinspect.hlo",
+    "trace": "hloinspect.tracing",
 }
 
 __all__ = [
@@ -42,8 +43,6 @@ __all__ = [
 def __getattr__(name: str) -> object:
     import importlib
 
-    if name == "trace":  # the module, which has the verb of that name: hloinspect.trace.trace(...)
-        return importlib.import_module("hloinspect.trace")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(_HOMES[name]), name)
@@ -52,4 +51,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, "trace"})
+    return sorted({*globals(), *_HOMES})

@@ -116,9 +116,7 @@ MEASURED_STEP = dict.fromkeys(
     "steps_set_aside": [{"reason": text, "count": integer}],
 }
 MEASURED_TRANSFER = dict.fromkeys(
-    (
-        *("duration_each_ms", "duration_ms", "runs", "cover_ms", "exposed_ms", "wait_ms", "median_ms", "p90_ms"),
-    ),
+    (*("duration_each_ms", "duration_ms", "runs", "cover_ms", "exposed_ms", "wait_ms", "median_ms", "p90_ms"),),
     number,
 ) | {
     "is_window": truth,

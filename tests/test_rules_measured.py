@@ -13,7 +13,7 @@ from cuda_traces import US, write_trace
 from rules_samples import ROOT, codes, finding, fixture
 
 from hloinspect.report.schema import Report
-from hloinspect.trace import trace
+from hloinspect.tracing import trace
 
 CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corpus"))
 needs_corpus = pytest.mark.skipif(not (CORPUS / "traces").is_dir(), reason="no corpus: set HLOINSPECT_CORPUS")

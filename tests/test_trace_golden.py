@@ -25,7 +25,7 @@ from hloinspect.measure.measured import MeasuredFile, StepFigures, measure_file
 from hloinspect.report.json import to_json
 from hloinspect.report.measured_text import to_text
 from hloinspect.timeline import overlap
-from hloinspect.trace import TraceInspection, trace
+from hloinspect.tracing import TraceInspection, trace
 from hloinspect.xplane import embedded_modules, open_xspace
 from hloinspect.xplane.schema import xplane_pb2 as schema
 

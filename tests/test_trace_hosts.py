@@ -29,7 +29,7 @@ from hloinspect.measure.measured import MeasuredFile
 from hloinspect.report.json import to_json
 from hloinspect.report.measured_text import to_text
 from hloinspect.report.schema import Report
-from hloinspect.trace import trace
+from hloinspect.tracing import trace
 from hloinspect.xplane.remote import find_remote
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"

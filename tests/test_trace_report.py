@@ -25,7 +25,7 @@ from hloinspect.report.json import to_json
 from hloinspect.report.measured_text import to_text
 from hloinspect.report.schema import Report
 from hloinspect.timeline import overlap
-from hloinspect.trace import trace
+from hloinspect.tracing import trace
 from hloinspect.xplane.schema import xplane_pb2 as schema
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"

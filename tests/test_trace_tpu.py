@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tpu_runtime import US, TpuRun, scan_module
 
 from hloinspect.measure.measured import MeasuredDevice, measure_file
-from hloinspect.trace import trace
+from hloinspect.tracing import trace
 from hloinspect.xplane.schema import xplane_pb2 as schema
 
 

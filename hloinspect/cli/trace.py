@@ -63,7 +63,7 @@ def command(
     it.
     """
     from hloinspect.config import load_choice, with_options
-    from hloinspect.trace import trace
+    from hloinspect.tracing import trace
     from hloinspect.verdict import UNKNOWN
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)

@@ -78,7 +78,7 @@ def report_of(
     ``memory``: whether to follow it. Raises HloInspectError."""
     chosen = target or step.target
     if is_trace(step.source):
-        from hloinspect.trace import trace
+        from hloinspect.tracing import trace
 
         if step.xla_flags or step.module:
             raise UsageError(f"{step.source} is a trace: --xla-flag and --module are for what is compiled")
