@@ -166,7 +166,7 @@ def fake_environment(project: Path, folder: str, python: str, version: str) -> P
     (home / "code").write_text("0")
     pyproject = hashlib.sha256((project / "pyproject.toml").read_bytes()).hexdigest()
     made = {"python": version, "from": os.path.realpath(python), "pyproject": pyproject}
-    (home / dev.STAMP).write_text(json.dumps({"made": made, "extras": ["cuda", "dev"]}))
+    (home / dev.STAMP).write_text(json.dumps({"made": made, "extras": ["cuda", "dev", "maxtext"]}))
     return inside
 
 
