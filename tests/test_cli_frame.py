@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -223,7 +223,15 @@ def test_help_into_a_closed_pipe_is_quiet_too():
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_an_interrupt_exits_with_130_and_no_traceback(tmp_path: Path):
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """What runs in the background of a script ignores SIGINT, and so do its children; those of this test shall not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_exits_with_130_and_no_traceback(tmp_path: Path, heeds_interrupts: None):
     # A named pipe as the target file: the command waits in reading it until it is interrupted.
     fifo = tmp_path / "slow.toml"
     os.mkfifo(fifo)

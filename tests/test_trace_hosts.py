@@ -188,6 +188,16 @@ def kill_reader(pipe: Path, before: Callable[[], object] = lambda: None) -> None
         reader = holder_of(pipe)
         before()
         os.kill(reader, signal.SIGKILL)
+    while is_alive(reader):  # else whoever opens the pipe next may find this one still there, and kill it twice
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process still runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_a_worker_that_is_killed_is_named_by_its_file_and_the_rest_goes_on(profile: Path, tmp_path: Path) -> None:
