@@ -178,7 +178,7 @@ class TextInstruction(Instruction):
         found: dict[str, tuple[str, ...]] = {}
         for key, text in self.attributes.items():
             if role := _CALLED_KEYS.get(key):
-                if self._owner.has_percent and text.strip("{ ") and "%" not in text:
+                if self._owner.has_percent and text.strip("{} ,") and "%" not in text:
                     raise self._owner.fault(f"{key} of {self.name} names no computation", self.index, 0)
                 found[role] = (*found.get(role, ()), *names_in(text))
         return found
