@@ -20,7 +20,8 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.calls import check_calls
 from hloinspect.hlo.model import Module
 from hloinspect.hlo.scan import FrameTables, split_attributes, unquote
-from hloinspect.hlo.text_parts import TextComputation, TextInstruction
+from hloinspect.hlo.text_computation import TextComputation
+from hloinspect.hlo.text_instruction import TextInstruction
 
 __all__ = ["TextComputation", "TextInstruction", "callees_of", "parse_text"]
 

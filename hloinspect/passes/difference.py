@@ -12,7 +12,7 @@ from hloinspect.errors import HloParseError, InputError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape
 from hloinspect.hlo.text import parse_text
-from hloinspect.hlo.text_parts import TextComputation
+from hloinspect.hlo.text_computation import TextComputation
 from hloinspect.passes.census import HOST_MARKS, placement_of
 from hloinspect.passes.dump import PassDump, PassText, matching, read_text
 from hloinspect.passes.ledger import Ledger

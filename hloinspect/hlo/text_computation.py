@@ -1,48 +1,26 @@
-"""Instructions and computations as stretches of HLO text, taken apart when somebody asks for a part."""
+"""A computation as a stretch of HLO text: where its instructions stand, found without taking them apart."""
 
 from __future__ import annotations
 
-import json
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
 
 from hloinspect.errors import HloParseError
-from hloinspect.hlo.groups import parse_replica_groups
 from hloinspect.hlo.model import (
-    NO_METADATA,
     Computation,
-    DotDimensions,
-    Frame,
     Instruction,
-    Metadata,
     Module,
-    Operand,
-    ReplicaGroups,
 )
 from hloinspect.hlo.scan import (
     FrameTables,
-    closing,
-    count_in,
-    integers_in,
-    names_in,
-    split_attributes,
-    split_list,
-    unquote,
 )
-from hloinspect.hlo.shape import Shape, parse_shape
+from hloinspect.hlo.shape import parse_shape
+from hloinspect.hlo.text_instruction import NAME, TextInstruction
 
-_NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
-_OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
-_PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
-_TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
-_LINE = re.compile(
-    rf'\s+(ROOT )?%?([^\s=%]+) = ((?!\()[^ ]*+|{_TUPLE.pattern}) ?([a-z][\w\-]*+)\(([^()"]*+)\)'
-)  # what most lines look like
 _FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
 # Over many lines at once. They begin with a line break, since searching for a literal is what a regex does fastest.
 _OUTLINE = re.compile(
@@ -58,25 +36,7 @@ _SLICE = re.compile(r"slice=\{[^}]*+\}")
 _NAME_CHARACTERS = re.compile(r"[\w.\-]++")
 _MOST_STEMS = 8
 _USE = re.compile(r"%([\w.\-]+)")
-_COMMENT = re.compile(r"/\*[^*]*\*/")
-_FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
-_ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%([\w.\-]+)(?=,|$)")  # what most callers look like
-_INDEX = re.compile(r", index=(\d{1,9})(?=,|$)")
-_INTEGER = re.compile(r"-?\d{1,20}")
-_INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
 _NO_OPERANDS = frozenset({"constant", "parameter", "iota"})
-_CALLED_KEYS = {
-    "calls": "calls",
-    "to_apply": "to_apply",
-    "body": "body",
-    "condition": "condition",
-    "called_computations": "calls",
-    "branch_computations": "branches",
-    "true_computation": "branches",
-    "false_computation": "branches",
-    "select": "to_apply",  # select and scatter of a select-and-scatter
-    "scatter": "to_apply",
-}
 
 
 @lru_cache(maxsize=65536)
@@ -94,194 +54,6 @@ class _Table:
     positions: dict[str, int]
     opcodes: dict[str, list[int]]
     offsets: list[int]
-
-
-class TextInstruction(Instruction):
-    """An instruction as a line of text."""
-
-    def __init__(self, line: str, computation: TextComputation, index: int) -> None:
-        self.index = index
-        self.computation = computation.name
-        self._owner = computation
-        usual = _LINE.match(line)
-        if usual is None:
-            self._take_apart(line)
-            return
-        root, self.name, self._shape_text, self.opcode, self._arguments = usual.groups()
-        self.is_root = root is not None
-        self._tail = line[usual.end() :]
-
-    def _take_apart(self, line: str) -> None:
-        """Of a line that is not like most: quoted strings or parentheses among the operands, or a fault."""
-        name = _NAME.match(line)
-        if name is None:
-            found = line.strip()[:60]
-            raise self._fault(f"expected an instruction 'name = shape opcode(...)', found {found!r}", 0)
-        start = name.end()
-        if line.startswith("(", start):
-            shallow = _TUPLE.match(line, start)
-            end = shallow.end() if shallow else closing(line, start)
-            if end < 0:
-                raise self._fault("a tuple shape is not closed", start)
-        else:
-            end = line.find(" ", start)
-        opcode = _OPCODE.match(line, end) if end >= 0 else None
-        if opcode is None:
-            found = line[start : start + 60]
-            raise self._fault(f"expected a shape and an opcode, found {found!r}", start)
-        close = closing(line, opcode.end() - 1) - 1
-        if close < 0:
-            message = f"the operands of {name.group(2)} are not closed (a truncated file?)"
-            raise self._fault(message, opcode.end() - 1)
-        self.is_root = name.group(1) is not None
-        self.name = name.group(2)
-        self.opcode = opcode.group(1)
-        self._shape_text = line[start:end]
-        self._arguments = line[opcode.end() : close]
-        self._tail = line[close + 1 :]
-
-    def _fault(self, message: str, offset: int) -> HloParseError:
-        return self._owner.fault(message, self.index, offset)
-
-    @cached_property
-    def shape(self) -> Shape:
-        try:
-            return parse_shape(self._shape_text)
-        except HloParseError as error:
-            raise self._owner.fault(f"{error} in {self.name}", self.index, 0) from None
-
-    @cached_property
-    def operands(self) -> tuple[Operand, ...]:
-        if self.opcode in ("constant", "parameter", "iota") or not self._arguments:
-            return ()
-        text = _COMMENT.sub("", self._arguments) if "/*" in self._arguments else self._arguments
-        return tuple(self._operand(part) for part in split_list(text))
-
-    def _operand(self, text: str) -> Operand:
-        name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape in front
-        if "#" not in name:
-            return Operand(name)
-        base, *path = name.split("#")
-        if not all(part.isdecimal() and len(part) < 10 for part in path):
-            raise self._owner.fault(f"not an operand: {text[:60]!r}", self.index, 0)
-        return Operand(base, tuple(map(int, path)))
-
-    @cached_property
-    def attributes(self) -> Mapping[str, str]:
-        """All attributes behind the operands, as text."""
-        return split_attributes(self._tail)
-
-    @cached_property
-    def called(self) -> Mapping[str, tuple[str, ...]]:
-        if quick := _ONE_CALLEE.match(self._tail):
-            return {_CALLED_KEYS[quick.group(1)]: (quick.group(2),)}
-        found: dict[str, tuple[str, ...]] = {}
-        for key, text in self.attributes.items():
-            if role := _CALLED_KEYS.get(key):
-                if self._owner.has_percent and text.strip("{} ,") and "%" not in text:
-                    raise self._owner.fault(f"{key} of {self.name} names no computation", self.index, 0)
-                found[role] = (*found.get(role, ()), *names_in(text))
-        return found
-
-    @cached_property
-    def metadata(self) -> Metadata:
-        text = self.attributes.get("metadata", "")
-        if not text:
-            return NO_METADATA
-        fields = dict(_FIELD.findall(text))
-        frames: tuple[Frame, ...] = ()
-        if frame_id := count_in(fields.get("stack_frame_id", "")):
-            frames = self._owner.frame_tables.frames(frame_id)
-        if not frames and "source_file" in fields:
-            line, column = count_in(fields.get("source_line", "")), count_in(fields.get("source_column", ""))
-            frames = (Frame(unquote(fields["source_file"]), line, "", column),)
-        return Metadata(unquote(fields.get("op_name", "")), frames)
-
-    @cached_property
-    def backend_config(self) -> Mapping[str, Any]:
-        text = self.attributes.get("backend_config", "")
-        if text.startswith('"'):
-            text = unquote(text)
-        try:
-            config = json.loads(text)
-        except (ValueError, RecursionError):
-            return {}
-        return config if isinstance(config, dict) else {}
-
-    @property
-    def backend_config_text(self) -> str:
-        """The backend's configuration as it stands in the text."""
-        return self.attributes.get("backend_config", "")
-
-    @property
-    def frontend_attributes(self) -> Mapping[str, str]:
-        pairs = split_attributes(self.attributes.get("frontend_attributes", "")[1:-1])
-        return {key: unquote(value) for key, value in pairs.items()}
-
-    @property
-    def custom_call_target(self) -> str:
-        return unquote(self.attributes.get("custom_call_target", ""))
-
-    @property
-    def tuple_index(self) -> int:
-        if self.opcode != "get-tuple-element":
-            return -1
-        if quick := _INDEX.match(self._tail):
-            return int(quick.group(1))
-        return count_in(self.attributes.get("index", ""), -1)
-
-    @property
-    def parameter_number(self) -> int:
-        text = self._arguments.strip() if self.opcode == "parameter" else ""
-        return count_in(text, -1)
-
-    @property
-    def constant_integer(self) -> int | None:
-        if self.opcode != "constant" or self.shape.dims or not _INTEGER_DTYPE.fullmatch(self.shape.dtype):
-            return None
-        text = self._arguments.strip()
-        if text in ("true", "false"):
-            return int(text == "true")
-        return int(text) if _INTEGER.fullmatch(text) else None
-
-    @property
-    def comparison_direction(self) -> str:
-        return self.attributes.get("direction", "") if self.opcode == "compare" else ""
-
-    @property
-    def dot_dimensions(self) -> DotDimensions | None:
-        if self.opcode != "dot":
-            return None
-        keys = ("lhs_contracting_dims", "rhs_contracting_dims", "lhs_batch_dims", "rhs_batch_dims")
-        return DotDimensions(*(integers_in(self.attributes.get(key, "")) for key in keys))
-
-    @property
-    def dim_labels(self) -> str:
-        return self.attributes.get("dim_labels", "")
-
-    @property
-    def feature_groups(self) -> int:
-        return max(1, count_in(self.attributes.get("feature_group_count", "")))
-
-    @property
-    def replica_groups(self) -> ReplicaGroups:
-        text = self.attributes.get("replica_groups", "")
-        if "device_ids" in self.attributes:  # mesh['x'=4], device_ids=(3,1,2,0) {'x'}: one value with a comma in it
-            text = f"{text}, device_ids={self.attributes['device_ids']}"
-        return parse_replica_groups(text)
-
-    @property
-    def window_text(self) -> str:
-        return self.attributes.get("window", "").strip("{}")
-
-    @property
-    def is_host_transfer(self) -> bool:
-        return self.attributes.get("is_host_transfer") == "true"
-
-    @property
-    def source_target_pairs(self) -> tuple[tuple[int, int], ...]:
-        pairs = _PAIR.findall(self.attributes.get("source_target_pairs", ""))
-        return tuple((int(source), int(target)) for source, target in pairs)
 
 
 class TextComputation(Computation):
@@ -346,7 +118,7 @@ class TextComputation(Computation):
         numbers: list[int] = []
         continued: dict[int, list[str]] = {}
         for number, line in enumerate(self.text.split("\n")):
-            if line.startswith(("  %", "  ROOT ")) or _NAME.match(line):
+            if line.startswith(("  %", "  ROOT ")) or NAME.match(line):
                 lines.append(line)
                 numbers.append(number)
             elif lines and line and not line.isspace():
@@ -375,7 +147,7 @@ class TextComputation(Computation):
         positions: dict[str, int] = {}
         opcodes = {}
         for index, line in enumerate(self._split[0]):
-            match = _NAME.match(line)
+            match = NAME.match(line)
             word = _FIRST_WORD.search(line, match.end() - 1) if match else None
             if match:
                 positions[match.group(2)] = index
@@ -481,7 +253,7 @@ class TextComputation(Computation):
             return
         for index in self.ending_in("-start", "-update", "-done"):
             line = self.line(index)
-            name = _NAME.match(line)
+            name = NAME.match(line)
             opcode = _FIRST_WORD.search(line, name.end() - 1) if name else None
             if name and opcode:
                 operand = _FIRST_OPERAND.match(line, opcode.end())
