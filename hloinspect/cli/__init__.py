@@ -168,5 +168,5 @@ def _show_traceback() -> bool:
 def main() -> None:
     """Tell whether host transfers of a JAX step (activation or optimizer offload) hide behind compute.
 
-    It works on the compiled module: before a run, and without an accelerator.
+    Before a run, and without an accelerator, from the compiled module; after a run from its profile.
     """

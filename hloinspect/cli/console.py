@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from typing import IO, Any
+from collections.abc import Callable
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from hloinspect.errors import UsageError
+
+if TYPE_CHECKING:
+    from hloinspect.report.schema import Report
 
 
 def use_color(stream: IO[Any]) -> bool:
@@ -41,3 +45,15 @@ def emit(text: str, output: str | None) -> None:
             file.write(click.unstyle(text) + "\n")
     except OSError as exc:
         raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
+
+
+def emit_report(
+    report: Report, style: str, output: str | None, to_text: Callable[[Report, int, bool], str], show_all: bool
+) -> None:
+    """Write a report as JSON or, by ``to_text`` (report, columns, everything), as text. Raises as ``emit`` does."""
+    if style == "json":
+        from hloinspect.report.json import to_json
+
+        emit(to_json(report), output)
+    else:
+        emit(to_text(report, width(sys.stdout), show_all), output)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hloinspect.cli.console import emit, width
+from hloinspect.cli.console import emit_report
 from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def command(
     """
     from hloinspect.api import inspect
     from hloinspect.config import load_choice, with_options
+    from hloinspect.report.text import to_text
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress()
@@ -83,14 +83,7 @@ def command(
     finally:
         progress.clear()
     report = found.report
-    if style == "json":
-        from hloinspect.report.json import to_json
-
-        emit(to_json(report), output)
-    else:
-        from hloinspect.report.text import to_text
-
-        emit(to_text(report, width(sys.stdout), show_all), output)
+    emit_report(report, style, output, to_text, show_all)
     return exit_code(report)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from hloinspect.cli.console import emit, width
+from hloinspect.cli.console import emit_report
 from hloinspect.cli.options import Progress, output_options, rule_options
 
 EPILOG = """\b
@@ -63,6 +62,7 @@ def command(
     it.
     """
     from hloinspect.config import load_choice, with_options
+    from hloinspect.report.measured_text import to_text
     from hloinspect.tracing import trace
     from hloinspect.verdict import UNKNOWN
 
@@ -85,14 +85,7 @@ def command(
     finally:
         progress.clear()
     report = found.report
-    if style == "json":
-        from hloinspect.report.json import to_json
-
-        emit(to_json(report), output)
-    else:
-        from hloinspect.report.measured_text import to_text
-
-        emit(to_text(report, width(sys.stdout), show_all), output)
+    emit_report(report, style, output, to_text, show_all)
     doubtful = any(unknown.affects in ("time", "transfers") for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
     return EXIT_UNKNOWN if doubtful or unsure else 0
