@@ -19,6 +19,7 @@ CPU time is user and system of the process; the smallest of the runs counts, as 
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import platform
 import shutil
@@ -153,6 +154,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--xprof", default=sys.executable, help="a Python that has xprof")
     options = parser.parse_args()
+    compileall.compile_dir(ROOT / "hloinspect", quiet=1)  # as pip does when it installs, xprof too
     with tempfile.TemporaryDirectory() as folder:
         trace, events = write(Path(folder), options.events, options.host)
         size = trace.stat().st_size / 1e6

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hloinspect.measure.events import distinct_rows, labels
+from hloinspect.measure.events import _OpTable, distinct_rows, labels
 from hloinspect.measure.join import Loop
 from hloinspect.measure.steps import cut_runs, edge_reason, unusual, warm_up
-from hloinspect.xplane import StatColumn
-from hloinspect.xplane.space import INT64, REF, STR
+from hloinspect.xplane import Columns, EventMetadata, Plane, StatColumn
+from hloinspect.xplane.space import INT64, REF, STR, PlaneMetadata
 
 
 def runs(ranks: list[int], *loops: Loop) -> tuple[list[list[int]], bool]:
@@ -108,3 +110,41 @@ def test_texts_are_told_apart_however_they_are_written():
     mixed = StatColumn(np.array([REF, STR, INT64], np.uint8), np.array([9, 0, 3], np.int64), (b"text",), {9: "nine"})
     codes, names = labels(mixed)
     assert [names[code] if code >= 0 else None for code in codes.tolist()] == ["nine", "text", None]
+
+
+stats = st.lists(
+    st.tuples(
+        st.integers(1, 4), st.sampled_from([0, 2, 3, 1 << 40]), st.sampled_from([0, 1, 1 << 62]), st.integers(-1, 1)
+    ),
+    max_size=30,
+)
+
+
+@given(stats)
+def test_events_are_told_apart_by_all_that_says_what_they_are(events: list[tuple[int, int, int, int]]):
+    """Of each: the kind of event, the instruction (0 for none), the program (0 for none), the text (-1 for none)."""
+    names = {1: "kernel", 2: "ncclDevKernel", 3: "other", 4: "CudaGraphExec"}
+    kinds = {number: EventMetadata(number, name, name, {}) for number, name in names.items()}
+    plane = Plane(0, "/device:GPU:0", (), lambda: PlaneMetadata(kinds, {}, {}))
+    kind, hlo, program, text = np.array(events, np.int64).reshape(-1, 4).T
+    columns = Columns(
+        kind,
+        kind,
+        kind,
+        kind > 0,
+        {
+            "hlo_op": StatColumn((REF * (hlo > 0)).astype(np.uint8), hlo, (), {2: "a", 3: "b", 1 << 40: "c"}),
+            "program_id": StatColumn((INT64 * (program > 0)).astype(np.uint8), program, (), {}),
+            "memcpy_details": StatColumn((STR * (text >= 0)).astype(np.uint8), np.maximum(text, 0), (b"x", b"y"), {}),
+        },
+    )
+    table = _OpTable(plane, lambda program: None)
+    codes = table.codes(columns)
+    found: dict[tuple[object, ...], int] = {}
+    for event, code in zip(events, codes.tolist(), strict=True):
+        number, *rest = event
+        key = (*rest, names[number].startswith("nccl"), number == 4)
+        assert found.setdefault(key, code) == code
+        assert table.ops[code].program == event[2]
+        assert table.ops[code].name == {2: "a", 3: "b", 1 << 40: "c"}.get(event[1], table.ops[code].name)
+    assert len(set(found.values())) == len(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from random import Random
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hloinspect.xplane import columns
 from hloinspect.xplane import split as splitting
 from hloinspect.xplane.columns import line_columns
-from hloinspect.xplane.layouts import Layouts, layout_of
+from hloinspect.xplane.layouts import Layout, Layouts, layout_of
 from hloinspect.xplane.schema import xplane_pb2 as schema
 from hloinspect.xplane.space import Columns, Ints
 from hloinspect.xplane.split import split
@@ -104,6 +105,16 @@ def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) 
         assert found == plain(read(line_of(events)))
 
 
+@settings(max_examples=40)
+@given(lines(), st.integers(1, 400), st.integers(1, 30))
+def test_how_many_events_are_read_together_does_not_show(events: list[bytes], stretch: int, block: int) -> None:
+    found = plain(read(line_of(events)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "STRETCH_BYTES", stretch)
+        patch.setattr(columns, "BLOCK_EVENTS", block)
+        assert found == plain(read(line_of(events)))
+
+
 @settings(max_examples=60)
 @given(lines(), st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 7)), min_size=1, max_size=4))
 def test_damage_reads_the_same_with_layouts_and_without(events: list[bytes], damage: list[tuple[int, int]]) -> None:
@@ -131,7 +142,12 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
     tags, _ = split(data, len(data) - 32, True)
     begin, length = tags + 2, np.array([len(event) for event in events])
     programs: list[int] = []
-    left = layouts.read(data, begin, length, lambda _, what, values: programs.extend(values if what.slot == 1 else ()))
+
+    def keep(_: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+        for what, values in zip(layout.fields, numbers, strict=True):
+            programs.extend(values if what.slot == 1 else ())
+
+    left = layouts.read(data, begin, length, keep)
     assert len(left) < 100
     assert programs == [-5] * (len(events) - len(left))
     assert sum(map(len, layouts.known.values())) < 60

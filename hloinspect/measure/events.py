@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,8 @@ MOVES = (TO_HOST, FROM_HOST, HOST_COPY)
 BY_HLO, BY_MEMCPY, BY_NAME = range(3)
 BY = ("hlo", "memcpy", "name")
 STREAM = "Stream #"
-_STATS = ("hlo_op", PROGRAM_ID, "memcpy_details", "correlation_id")
+_OP_STATS = ("hlo_op", PROGRAM_ID, "memcpy_details")
+_CORRELATION = "correlation_id"
 _DENSE = 1 << 22
 COMMAND_BUFFER = "command_buffer"
 GRAPH = "CudaGraphExec"
@@ -67,6 +69,21 @@ class DeviceEvents:
     tables: dict[str, Ints] = field(default_factory=dict)
     columns: dict[str, Ints] = field(default_factory=dict)
 
+    @cached_property
+    def spent(self) -> tuple[Ints, Ints]:
+        """The time of all events of each op, in ps, and how many they are."""
+        time = np.zeros(len(self.ops), np.int64)
+        np.add.at(time, self.op, self.end_ps - self.start_ps)
+        return time, np.bincount(self.op, minlength=len(self.ops))
+
+    def flags(self, of_op: Flags) -> Flags:
+        """What is said of each op, for each event."""
+        return of_op.take(self.op)
+
+    def chosen(self, of_op: Flags) -> Ints:
+        """The indices of the events whose op is one of those."""
+        return np.flatnonzero(of_op.take(self.op))
+
     def table(self, name: str) -> Ints:
         """An attribute of each op, as a column over ``ops``."""
         if name not in self.tables:
@@ -80,10 +97,11 @@ class DeviceEvents:
         return self.columns[name]
 
 
-def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> DeviceEvents:
+def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None], *, correlated: bool = True) -> DeviceEvents:
     """The events on a GPU's streams. Other lines (counters, overhead, what viewers derived) are not the device's.
 
-    ``join_to`` gives the module of a program id, None where the trace has none. Raises InputError where it is damaged.
+    ``join_to`` gives the module of a program id, None where the trace has none. Correlation ids are read if
+    ``correlated``: they are for nothing where no launching calls were traced. Raises InputError where it is damaged.
     """
     table = _OpTable(plane, join_to)
     starts, ends, ops, lines, correlations = [], [], [], [], []
@@ -92,12 +110,12 @@ def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> De
     for line in plane.lines:
         if not line.name.startswith(STREAM):
             continue
-        columns = line.columns(_STATS)
+        columns = line.columns((*_OP_STATS, _CORRELATION) if correlated else _OP_STATS)
         usable = columns.usable
         if not usable.all():
             unusable += int((~usable).sum())
         codes = table.codes(columns)
-        correlation = columns.stats["correlation_id"].integers()
+        correlation = columns.stats[_CORRELATION].integers() if correlated else np.zeros(len(codes), np.int64)
         if not usable.all():
             codes, correlation = codes[usable], correlation[usable]
         starts.append(columns.start_ps[usable] if not usable.all() else columns.start_ps)
@@ -128,6 +146,26 @@ class _OpTable:
 
     def codes(self, columns: Columns) -> NDArray[np.int32]:
         """The op of each event, as an index into ``ops``."""
+        events, which = self._different(columns)
+        return self._codes(_some(columns, events)).take(which)
+
+    def _different(self, columns: Columns) -> tuple[Ints, Ints]:
+        """One event of each kind, in their order, and for every event which of them it is like: what tells its op is
+        the same. There are far fewer kinds than events."""
+        code, size = np.zeros(len(columns), np.int64), 1
+        for name in _OP_STATS:
+            for column in (columns.stats[name].kinds, columns.stats[name].bits):
+                code, size = _with(code, size, column)
+        names, name_of = distinct(columns.metadata_id)
+        classes = np.array([self._classes.get(name, _PLAIN) for name in names.tolist()], np.uint8)
+        code, size = _with(code, size, classes[name_of])
+        _, events, which = distinct_rows(code)
+        order = np.argsort(events)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return events[order], place.take(which)
+
+    def _codes(self, columns: Columns) -> NDArray[np.int32]:
         hlo, hlo_names = labels(columns.stats["hlo_op"])
         details, detail_names = labels(columns.stats["memcpy_details"])
         program = columns.stats[PROGRAM_ID]
@@ -207,6 +245,33 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
 
 
 # ---- columns of texts and numbers
+
+
+def _with(code: Ints, size: int, column: NDArray[np.uint8] | Ints) -> tuple[Ints, int]:
+    """Codes below ``size`` that tell apart also what a column has; how many they may be now."""
+    low, high = (int(np.min(column)), int(np.max(column))) if len(column) else (0, 0)
+    if low == high:
+        return code, size
+    if (high - low + 1) * size > _DENSE:
+        keys, code = distinct(code)
+        size = len(keys)
+    if (high - low + 1) * size > _DENSE:
+        keys, column = distinct(column.astype(np.int64))
+        low, high = 0, len(keys) - 1
+    span = high - low + 1
+    code = code * span
+    code += column
+    code -= low
+    return code, size * span
+
+
+def _some(columns: Columns, events: Ints) -> Columns:
+    stats = {
+        name: StatColumn(stat.kinds[events], stat.bits[events], stat.texts, stat.names)
+        for name, stat in columns.stats.items()
+    }
+    start, end = columns.start_ps[events], columns.end_ps[events]
+    return Columns(columns.metadata_id[events], start, end, columns.usable[events], stats)
 
 
 def labels(column: StatColumn) -> tuple[Ints, tuple[str, ...]]:

@@ -38,6 +38,11 @@ _NO_MODULE = Gap(
 )
 
 
+_KEPT_BYTES = (1 << 25) - (1 << 16)
+"""So much is allocated once, untouched, and let go. From then on glibc keeps twice as much for the next plane, where it
+gave all back to the system with each and took page after page anew (mallopt(3), M_MMAP_THRESHOLD: at most 32 MiB)."""
+
+
 class Joins:
     """The modules of a trace, read and searched for transfers when they are first asked for."""
 
@@ -67,6 +72,7 @@ def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
     """The same for a trace that is open."""
+    np.empty(_KEPT_BYTES, np.uint8)
     gpus = space.planes_of(GPU)
     tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
     gathered = _Gathered(space, on_progress or (lambda message: None))
@@ -109,7 +115,7 @@ class _Gathered:
             if not plane.lines:
                 continue
             self._progress(f"measuring {plane.name}")
-            found = gpu_events(plane, self.joins)
+            found = gpu_events(plane, self.joins, correlated=launches.any())
             self._device_type = self._device_type or _text(plane, "gpu_device_name")
             self._events += len(found.start_ps)
             self._unusable += found.unusable
@@ -129,10 +135,7 @@ class _Gathered:
 
     def _count(self, found: DeviceEvents) -> None:
         """Adds up what the device did, by program and by what told it."""
-        duration = found.end_ps - found.start_ps
-        by_op = np.zeros(len(found.ops), np.int64)
-        np.add.at(by_op, found.op, duration)
-        number = np.bincount(found.op, minlength=len(found.ops))
+        by_op, number = found.spent
         rarest: dict[int, int] = {}
         for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
             self._classified[BY[op.by]] += time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from hloinspect.measure.waits import LaunchTimes, Stream, charge_waits, done_tab
 
 Flags = NDArray[np.bool_]
 _FAR = np.int64(1) << np.int64(60)
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _APART = (kinds.APART_TO_HOST, kinds.APART_FROM_HOST)
 MANY = 0.8
 """Step annotations are followed if so many of them have the same number of runs in them."""
@@ -35,10 +37,12 @@ MANY = 0.8
 
 def main_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
     """The program that took the most of the device's time: among those with host transfers if there are any."""
-    program = found.column("program")
-    duration = found.end_ps - found.start_ps
+    time, count = found.spent
+    programs = found.table("program")
     times = {
-        int(number): int(duration[program == number].sum()) for number in np.unique(program).tolist() if number != 0
+        number: int(time[programs == number].sum())
+        for number in sorted(set(programs[count > 0].tolist()))
+        if number != 0
     }
     with_transfers = [n for n in times if (joined := joins(n)) is not None and joined.offload.transfers]
     candidates = with_transfers or list(times)
@@ -55,26 +59,26 @@ def measure_gpu(
     most_bytes_per_s: float,
 ) -> MeasuredDevice | None:
     """The steps of ``program`` on one GPU; None where none of its operations is on a stream."""
-    own = found.column("program") == program
-    main = _main_stream(found, own)
+    own = found.flags(found.table("program") == program)
+    main = _main_stream(found, program)
     if main is None:
         return None
-    on_main = np.flatnonzero(own[main.event])
-    places, runs, notes = runs_on(found, main, on_main, joined.loops if joined else (), marks, launched)
+    places, runs, notes = runs_on(found, main, own, joined.loops if joined else (), marks, launched)
     run = _run_of(found, own, main, places, runs, joined)
     if runs.mark is not None and marks is not None:
         run = _run_by_mark(found, own, run, runs.mark, marks.around(launched(found.correlation[own])))
     step_of_run, numbers, aside, said = _steps(main, places, runs, marks, launched, found)
     notes += said
-    step = np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
+    is_one_each = len(numbers) == len(step_of_run)  # each run is a step of its own
+    step = run if is_one_each else np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
     begin, end = _windows(found, step, len(numbers))
-    windows = (begin, end) if len(numbers) == len(runs) else _windows(found, run, max(len(runs), 1))
-    moving = np.flatnonzero(np.isin(found.column("kind"), kinds.MOVES))
+    windows = (begin, end) if is_one_each else _windows(found, run, max(len(runs), 1))
+    moving = found.chosen(_is_kind(found, *kinds.MOVES))
     waits = charge_waits(found, main, run, windows, joined, launched)
     moves = _moves(found, moving, step, waits.wait_ps[moving])
     busy = _busy(found)
     columns = figures(begin, end, busy, moves, _by_step(waits.host_bound_ps, step_of_run, len(numbers)))
-    reasons, details = _set_aside(found, step, columns["time_ps"], joined, most_bytes_per_s, aside)
+    reasons, details = _set_aside(found, step, moving, columns["time_ps"], joined, most_bytes_per_s, aside)
     clean = np.array([not reason for reason in reasons], np.bool_)
     return MeasuredDevice(
         name=name,
@@ -89,26 +93,29 @@ def measure_gpu(
         details=details,
         notes=tuple(notes),
         launches_known=waits.launches_known,
-        typical=typical_step(name, columns["time_ps"], clean, begin, end, _work(found, main), moves),
+        typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, main), moves),
     )
 
 
 # ---- the main stream and the runs
 
 
-def _main_stream(found: DeviceEvents, own: Flags) -> Stream | None:
+def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
     """The stream with the most work of the program."""
-    work = own & (found.column("kind") == kinds.COMPUTE)
+    is_own = (found.table("program") == program) & (found.spent[1] > 0)
+    work = is_own & _is_kind(found, kinds.COMPUTE)
     if not work.any():
-        work = own
+        work = is_own
     if not work.any():
         return None
     time = np.zeros(len(found.lines), np.int64)
-    np.add.at(time, found.line[work], found.end_ps[work] - found.start_ps[work] + 1)
-    event = np.flatnonzero(found.line == int(np.argmax(time)))
-    start, end = found.start_ps[event], found.end_ps[event]
-    rank = found.column("rank")[event]
-    return Stream(event, start, end, np.maximum.accumulate(end), own[event] & (rank >= 0), rank)
+    np.add.at(time, found.line, (found.end_ps - found.start_ps + 1) * found.flags(work))
+    line = int(np.argmax(time))
+    event = np.flatnonzero(found.line == line)
+    start, end, op = found.start_ps[event], found.end_ps[event], found.op[event]
+    ranked = (found.table("program") == program) & (found.table("rank") >= 0)
+    rank = found.table("rank").take(op)
+    return Stream(event, start, end, np.maximum.accumulate(end), ranked.take(op), rank, op, line)
 
 
 def _run_of(
@@ -127,18 +134,25 @@ def _run_of(
         return run
     first, last = places[runs.first], places[runs.last]
     begins, ends = main.start_ps[first], main.end_ps[last]
-    index = np.searchsorted(begins, found.start_ps[own], side="right") - 1
-    before, behind = np.maximum(index, 0), np.minimum(index + 1, len(first) - 1)
-    between = (behind > index) & ((index < 0) | (found.start_ps[own] >= ends[before]))
-    place = np.flatnonzero(between)
-    op = found.op[own][place]
-    rank, low, high = found.table("rank")[op], main.rank[first][behind[place]], main.rank[last][before[place]]
+    event = None if own.all() else np.flatnonzero(own)
+    start, op = (found.start_ps, found.op) if event is None else (found.start_ps[event], found.op[event])
+    each = np.diff(np.searchsorted(start, begins), prepend=0, append=len(start))
+    index = np.repeat(np.arange(-1, len(begins)), each)
+    # none is between before the first run's end, or behind the last one's begin
+    place = np.flatnonzero(start >= np.repeat(np.concatenate(([_LEAST], ends[:-1], [_MOST])), each))
+    before, behind = np.maximum(index[place], 0), np.minimum(index[place] + 1, len(first) - 1)
+    op = op[place]
+    rank, low, high = found.table("rank")[op], main.rank[first][behind], main.rank[last][before]
     pair = np.where(found.table("transfer") > 0, found.table("pair"), 0)
     awaited = done_table(joined, pair[op]).max(axis=1, initial=-1)
     nearer = np.where(awaited >= 0, awaited <= high, rank - low < high - rank)
     ahead = (rank >= 0) & ((rank < low) | (nearer & (index[place] >= 0)))
     index[place[ahead]] += 1
-    run[own] = index if main.ranked.any() else np.maximum(index, 0)
+    if not main.ranked.any():
+        index = np.maximum(index, 0)
+    if event is None:
+        return index
+    run[event] = index
     return run
 
 
@@ -188,10 +202,13 @@ def _steps(
 
 def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
     """From the first to the last event of each step."""
-    own = np.flatnonzero(step >= 0)
+    start, finish = found.start_ps, found.end_ps
+    if len(step) and int(np.min(step)) < 0:
+        own = np.flatnonzero(step >= 0)
+        step, start, finish = step[own], start[own], finish[own]
     begin, end = np.full(steps, _FAR, np.int64), np.full(steps, -_FAR, np.int64)
-    begin[step[own][::-1]] = found.start_ps[own][::-1]  # sorted: the earliest is written last
-    np.maximum.at(end, step[own], found.end_ps[own])
+    begin[step[::-1]] = start[::-1]  # sorted: the earliest is written last
+    np.maximum.at(end, step, finish)
     begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is an empty one
     end[:-1] = np.minimum(end[:-1], begin[1:])
     return begin, np.maximum(end, begin)
@@ -207,37 +224,45 @@ def _by_step(of_run: Ints, step_of_run: Ints, steps: int) -> Ints:
 
 
 def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints) -> Moves:
-    kind = found.column("kind")[moving]
+    op = found.op[moving]
+    kind = found.table("kind")[op]
     direction = np.where(kind == kinds.TO_HOST, TO_HOST, np.where(kind == kinds.FROM_HOST, FROM_HOST, BOTH))
     return Moves(
         start_ps=found.start_ps[moving],
         end_ps=found.end_ps[moving],
-        transfer=found.column("transfer")[moving],
+        transfer=found.table("transfer")[op],
         direction=direction,
         step=step[moving],
-        bytes=found.column("bytes")[moving],
+        bytes=found.table("bytes")[op],
         wait_ps=waits,
     )
 
 
 def _busy(found: DeviceEvents) -> Busy:
-    kind = found.column("kind")
-
     def spans(*wanted: int) -> Spans:
-        chosen = np.isin(kind, wanted) if len(wanted) > 1 else kind == wanted[0]
+        chosen = found.chosen(_is_kind(found, *wanted))
         return union(found.start_ps[chosen], found.end_ps[chosen])
 
     return Busy(spans(kinds.COMPUTE), spans(kinds.COLLECTIVE), spans(*_APART))
 
 
-def _work(found: DeviceEvents, main: Stream) -> Work:
-    kind = found.column("kind")
-    chosen = np.flatnonzero((kind == kinds.COMPUTE) | (kind == kinds.COLLECTIVE))
+def _is_kind(found: DeviceEvents, *wanted: int) -> Flags:
+    """Which ops are of one of these kinds."""
+    return np.isin(found.table("kind"), wanted)
+
+
+def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Work:
+    """What runs within ``[first_ps, last_ps)``."""
+    until = int(np.searchsorted(found.start_ps, last_ps))
+    chosen = np.flatnonzero(found.end_ps[:until] > first_ps)
+    kind = found.table("kind")[found.op[chosen]]
+    working = (kind == kinds.COMPUTE) | (kind == kinds.COLLECTIVE)
+    chosen, kind = chosen[working], kind[working]
     return Work(
         start_ps=found.start_ps[chosen],
         end_ps=found.end_ps[chosen],
-        is_collective=kind[chosen] == kinds.COLLECTIVE,
-        is_main=found.line[chosen] == found.line[main.event[0]],
+        is_collective=kind == kinds.COLLECTIVE,
+        is_main=found.line[chosen] == main.line,
         name=found.op[chosen].astype(np.int64),
         names=[op.name for op in found.ops],
     )
@@ -249,6 +274,7 @@ def _work(found: DeviceEvents, main: Stream) -> Work:
 def _set_aside(
     found: DeviceEvents,
     step: Ints,
+    moving: Ints,
     time_ps: Ints,
     joined: ProgramJoin | None,
     most_bytes_per_s: float,
@@ -257,11 +283,14 @@ def _set_aside(
     """The reason for which each step does not count, "" for those that do; and what was seen."""
     count = len(time_ps)
     reasons, details = [aside.get(number, "") for number in range(count)], [""] * count
-    inside = np.flatnonzero(step >= 0)
-    fixed = inside[_is_fixed(found, joined)[found.op[inside]]]
-    wrong, _, expected = unusual(step[fixed], found.op[fixed].astype(np.int64), count, len(found.ops))
+    is_fixed = _is_fixed(found, joined)
+    fixed_step, fixed_op = step, found.op
+    if not is_fixed.all() or (len(step) and int(np.min(step)) < 0):
+        fixed = np.flatnonzero((step >= 0) & found.flags(is_fixed))
+        fixed_step, fixed_op = step[fixed], found.op[fixed]
+    wrong, _, expected = unusual(fixed_step, fixed_op.astype(np.int64), count, len(found.ops))
     for number in np.flatnonzero(wrong).tolist():
-        these = found.op[fixed[step[fixed] == number]]
+        these = fixed_op[fixed_step == number]
         seen = np.bincount(these, minlength=len(found.ops))
         first, last = _missing_ends(seen, expected, found.table("rank"))
         reasons[number] = reasons[number] or edge_reason(number, count, first, last)
@@ -269,10 +298,10 @@ def _set_aside(
         details[number] = ", ".join(
             f"{found.ops[op].name}: {seen[op]} of {expected[op]}" for op in odd[:3].tolist()
         ) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
-    size = found.column("bytes")[inside]
-    fast = inside[size * 1e12 > most_bytes_per_s * np.maximum(found.end_ps[inside] - found.start_ps[inside], 1)]
-    copied = fast[np.isin(found.column("kind")[fast], kinds.MOVES)] if most_bytes_per_s else fast[:0]
-    for number in np.unique(step[copied]).tolist():
+    copied = moving[step[moving] >= 0] if most_bytes_per_s else moving[:0]
+    size, time = found.table("bytes")[found.op[copied]], found.end_ps[copied] - found.start_ps[copied]
+    fast = copied[size * 1e12 > most_bytes_per_s * np.maximum(time, 1)]
+    for number in sorted(set(step[fast].tolist())):
         reasons[number] = reasons[number] or IMPOSSIBLE
         details[number] = details[number] or "a copy faster than the device's own memory"
     if count and not reasons[0] and warm_up(time_ps, np.array([not reason for reason in reasons])):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from hloinspect.measure.runs import StepMarks
@@ -39,19 +41,21 @@ class Launches:
 
     def __init__(self, space: XSpace) -> None:
         self._space = space
-        self._known: tuple[Ints, Ints] | None = None
+
+    def any(self) -> bool:
+        """Whether there is a driver call at all."""
+        return bool(len(self._calls[0]))
 
     def __call__(self, correlation: Ints) -> Ints:
         """For each correlation id the end of its driver call, -1 where there is none."""
-        if self._known is None:
-            self._known = self._read()
-        numbers, ends = self._known
+        numbers, ends = self._calls
         if not len(numbers):
             return np.full(len(correlation), -1, np.int64)
         place = np.minimum(np.searchsorted(numbers, correlation), len(numbers) - 1)
         return np.where((numbers[place] == correlation) & (correlation != 0), ends[place], -1)
 
-    def _read(self) -> tuple[Ints, Ints]:
+    @cached_property
+    def _calls(self) -> tuple[Ints, Ints]:
         numbers, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for plane in _planes(self._space, _CORRELATION):
             driver = [line for line in plane.lines if line.name.startswith(_THREADS)]

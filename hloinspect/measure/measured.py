@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ class StepFigures:
     transfers: Mapping[int, TransferFigures]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeasuredDevice:
     """The steps of one program on one device, as columns with one element a step, in order of time.
 
@@ -121,7 +122,7 @@ class MeasuredDevice:
     launches_known: bool = True
     typical: TypicalStep | None = None
 
-    @property
+    @cached_property
     def clean(self) -> NDArray[np.bool_]:
         """Which steps count."""
         return np.array([not reason for reason in self.set_aside], np.bool_)

@@ -97,8 +97,7 @@ def transfer_figures(
         *(moves.bytes * alone, duration * alone, moves.bytes * together, duration * together),
     )
     counted = (moves.step >= 0) & (moves.transfer > 0)
-    numbers = np.unique(moves.transfer[counted])
-    place = np.searchsorted(numbers, moves.transfer[counted]) if len(numbers) else np.zeros(0, np.int64)
+    numbers, place = np.unique(moves.transfer[counted], return_inverse=True)
     cell = place * steps + moves.step[counted]
     tables = [_sum(cell, value[counted], steps * len(numbers)).reshape(len(numbers), steps) for value in values]
     return {

@@ -11,7 +11,7 @@ from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop
 from hloinspect.measure.spans import Ints
 from hloinspect.measure.steps import Runs, cut_runs
-from hloinspect.measure.waits import LaunchTimes, Stream
+from hloinspect.measure.waits import Flags, LaunchTimes, Stream
 
 MOST = 0.8
 """Runs are cut by step annotations if so many operations were launched inside of one."""
@@ -38,14 +38,14 @@ class StepMarks:
 def runs_on(
     found: DeviceEvents,
     main: Stream,
-    own: Ints,
+    own: Flags,
     loops: Sequence[Loop],
     marks: StepMarks | None,
     launched: LaunchTimes,
 ) -> tuple[Ints, Runs, list[str]]:
     """The places on the main stream that were looked at, the runs as pairs of indices into these, and what to note.
 
-    ``own`` are the places of the program's events on the main stream. Where the schedule does not tell (no module, all
+    ``own`` says which events are the program's. Where the schedule does not tell (no module, all
     in graphs, a single operation, or a loop whose turns are not known), the operations that were launched in one step
     annotation are a run; else a run begins where the rarest operation comes again.
     """
@@ -55,13 +55,14 @@ def runs_on(
     is_told = len(places) > 0 and bool((ranks != ranks[0]).any())
     if is_told and runs.certain:
         return places, runs, []
-    by_marks = _by_marks(found.correlation[main.event[own]], marks, launched)
+    all_own = np.flatnonzero(own[main.event])
+    by_marks = _by_marks(found.correlation[main.event[all_own]], marks, launched)
     if by_marks is not None:
-        return own, by_marks, [_BY_MARKS] if not is_told and len(by_marks) > 1 else []
+        return all_own, by_marks, [_BY_MARKS] if not is_told and len(by_marks) > 1 else []
     if is_told:
         return places, runs, ["the module does not say how often its loop turns: each turn was taken for a run"]
-    by_repeats = _by_repeats(found.op[main.event[own]].astype(np.int64))
-    return own, by_repeats, [_BY_REPEATS] if len(by_repeats) > 1 else []
+    by_repeats = _by_repeats(main.op[all_own].astype(np.int64))
+    return all_own, by_repeats, [_BY_REPEATS] if len(by_repeats) > 1 else []
 
 
 def _runs(begins: Ints, size: int, mark: Ints | None = None) -> Runs:

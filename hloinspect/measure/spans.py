@@ -65,6 +65,9 @@ def union(start: Ints, end: Ints) -> Spans:
 
 def merge(*several: Spans) -> Spans:
     """The union of unions."""
+    some = [spans for spans in several if len(spans.start)]
+    if len(some) == 1:
+        return some[0]
     return union(np.concatenate([s.start for s in several]), np.concatenate([s.end for s in several]))
 
 
@@ -82,19 +85,25 @@ def subtract(one: Spans, other: Spans) -> Spans:
     """The time of one union that the other leaves uncovered."""
     if not len(one.start) or not len(other.start):
         return one
-    rest = gaps(other, int(min(one.start[0], other.start[0])), int(max(one.end[-1], other.end[-1])))
-    return intersect(one, rest)
+    first, last = min(one.start[0], other.start[0]), max(one.end[-1], other.end[-1])
+    rest = np.concatenate(([first], other.end)), np.concatenate((other.start, [last]))
+    return _shared(one.start, one.end, *rest)
 
 
 def intersect(one: Spans, other: Spans) -> Spans:
-    """The time that two unions share: between any two neighbouring ends it is one piece or none."""
-    if not len(one.start) or not len(other.start):
-        return _spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    bounds = np.unique(np.concatenate((one.start, one.end, other.start, other.end)))
-    inside = _covers(one, bounds[:-1]) & _covers(other, bounds[:-1])
-    return union(bounds[:-1][inside], bounds[1:][inside])
+    """The time that two unions share."""
+    if len(one.start) > len(other.start):
+        one, other = other, one
+    return _shared(one.start, one.end, other.start, other.end)
 
 
-def _covers(spans: Spans, moment: Ints) -> NDArray[np.bool_]:
-    index = np.searchsorted(spans.start, moment, side="right") - 1
-    return np.asarray((index >= 0) & (moment < spans.end[np.maximum(index, 0)]), np.bool_)
+def _shared(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> Spans:
+    """The time that two unions share, the second of which may have empty intervals: each interval of the first, the
+    shorter one, is cut by those of the second that it meets."""
+    first = np.searchsorted(other_end, start, side="right")
+    count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
+    own = np.repeat(np.arange(len(start)), count)
+    place = np.arange(len(own)) + np.repeat(first - (np.cumsum(count) - count), count)
+    begins, ends = np.maximum(start[own], other_start[place]), np.minimum(end[own], other_end[place])
+    real = ends > begins
+    return _spans(begins[real], ends[real])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,12 +186,14 @@ def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | 
         set_aside=reasons,
         details=details,
         notes=notes,
-        typical=typical_step(name, columns["time_ps"], clean, begin, end, _work(trace, kind), moves),
+        typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, trace, kind), moves),
     )
 
 
-def _work(trace: TpuTrace, kind: Ints) -> Work:
-    chosen = np.flatnonzero(np.isin(kind, _WORK))
+def _work(trace: TpuTrace, kind: Ints, first_ps: int, last_ps: int) -> Work:
+    """What runs within ``[first_ps, last_ps)``."""
+    within = (trace.start_ps < last_ps) & (trace.end_ps > first_ps)
+    chosen = np.flatnonzero(within & np.isin(kind, _WORK))
     return Work(
         start_ps=trace.start_ps[chosen],
         end_ps=trace.end_ps[chosen],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,23 +57,32 @@ class TypicalStep:
 
 
 def typical_step(
-    device: str, time_ps: Ints, clean: NDArray[np.bool_], begin: Ints, end: Ints, work: Work, moves: Moves
+    device: str,
+    time_ps: Ints,
+    clean: NDArray[np.bool_],
+    begin: Ints,
+    end: Ints,
+    work_within: Callable[[int, int], Work],
+    moves: Moves,
 ) -> TypicalStep | None:
-    """The step that counts and whose time is nearest the median of those; None without one, or if it is too large."""
+    """The step that counts and whose time is nearest the median of those; None without one, or if it is too large.
+
+    ``work_within`` gives what runs at some time of ``[first_ps, last_ps)``."""
     chosen = np.flatnonzero(clean)
     if not len(chosen):
         return None
     step = int(chosen[np.argmin(np.abs(time_ps[chosen] - np.median(time_ps[chosen])))])
     first, last = int(begin[step]), int(end[step])
-    own = np.flatnonzero((work.start_ps < last) & (work.end_ps > first))
+    work = work_within(first, last)
+    size = len(work.start_ps)
     moving = np.flatnonzero((moves.start_ps < last) & (moves.end_ps > first))
-    if len(own) + len(moving) > MAX_EVENTS:
+    if size + len(moving) > MAX_EVENTS:
         return None
     direction = moves.direction[moving]
     transfer = np.where(moves.step[moving] == step, moves.transfer[moving], 0)
     waiting = moving[(moves.wait_ps[moving] > 0) & (moves.step[moving] == step)]
     parts = [
-        (work.start_ps[own], work.end_ps[own], np.where(work.is_collective[own], _COLLECTIVE, _COMPUTE)),
+        (work.start_ps, work.end_ps, np.where(work.is_collective, _COLLECTIVE, _COMPUTE)),
         *(
             (moves.start_ps[moving[mine]], moves.end_ps[moving[mine]], np.full(int(mine.sum()), kind))
             for kind, mine in ((_D2H, direction != FROM_HOST), (_H2D, direction != TO_HOST))
@@ -81,14 +90,14 @@ def typical_step(
         (moves.end_ps[waiting] - moves.wait_ps[waiting], moves.end_ps[waiting], np.full(len(waiting), _WAIT)),
     ]
     transfers = [
-        np.zeros(len(own), np.int64),
+        np.zeros(size, np.int64),
         *(transfer[direction != other] for other in (FROM_HOST, TO_HOST)),
         moves.transfer[waiting],
     ]
     start, finish, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
-    others = len(start) - len(own)
-    used, name = np.unique(work.name[own], return_inverse=True)
-    side = (~work.is_main[own]) & ~work.is_collective[own]
+    others = len(start) - size
+    used, name = np.unique(work.name, return_inverse=True)
+    side = ~work.is_main & ~work.is_collective
     order = np.lexsort((finish, start))
     return TypicalStep(
         device=device,

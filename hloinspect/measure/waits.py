@@ -30,7 +30,7 @@ LaunchTimes = Callable[[Ints], Ints]
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The main stream: all its events (indices, times), how far its work had reached, and which of them have a place in
-    the schedule of the step's program."""
+    the schedule of the step's program, which place, and their ops; and its index among the device's lines."""
 
     event: Ints
     start_ps: Ints
@@ -38,6 +38,8 @@ class Stream:
     reached_ps: Ints
     ranked: Flags
     rank: Ints
+    op: NDArray[np.int32]
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def charge_waits(
     wait = np.zeros(len(found.start_ps), np.int64)
     host_bound = np.zeros(len(begin), np.int64)
     moving = np.isin(found.table("kind"), kinds.MOVES)
-    here = main.event[moving[found.op[main.event]] & (run[main.event] >= 0)]
+    here = main.event[moving.take(main.op)]
+    here = here[run[here] >= 0]
     wait[here] = found.end_ps[here] - found.start_ps[here]
     awaited = _awaited(found, main, run, begin, joined)
     group, awaited = _grouped(awaited, run)
@@ -131,7 +134,8 @@ def _awaited(found: DeviceEvents, main: Stream, run: Ints, begin: Ints, joined: 
     kind, pair = found.table("kind"), found.table("pair")
     nameless = np.isin(kind, kinds.MOVES) & (found.table("transfer") == 0)
     candidate = (pair > 0) | nameless
-    event = np.flatnonzero(candidate[found.op] & (found.line != found.line[main.event[0]]) & (run >= 0))
+    event = found.chosen(candidate)
+    event = event[(found.line[event] != main.line) & (run[event] >= 0)]
     finish = found.end_ps[event]
     after = np.searchsorted(main.start_ps, finish, side="left")
     idle_from = np.where(after > 0, main.reached_ps[np.maximum(after - 1, 0)], -FAR)
@@ -159,7 +163,9 @@ def _done_order(
     low, high = low[:, None], high[:, None]
     forward = (dones > low) & (dones < high)
     first, last = innermost_bounds(loops, np.minimum(low, high)[:, 0], np.maximum(low, high)[:, 0])
-    comes_again = (last >= first) & ((low != high)[:, 0] | _only_one(main, first, last))
+    comes_again = last >= first
+    if comes_again.any():
+        comes_again &= (low != high)[:, 0] | _only_one(found, main, first, last)
     again = comes_again[:, None] & (low >= high)
     places = np.where(forward | (again & (dones > low) & (dones <= last[:, None])), dones, FAR)
     places = np.where(again & (dones >= first[:, None]) & (dones < high), dones + FAR // 2, places)
@@ -173,21 +179,20 @@ def _around(main: Stream, awaited: _Awaited, run: Ints) -> tuple[Ints, Ints]:
     size = len(main.event)
     if not size:
         return np.full(len(awaited.event), -1, np.int64), np.full(len(awaited.event), FAR, np.int64)
-    before_of = np.maximum.accumulate(np.where(main.ranked, np.arange(size), -1))
-    behind_of = np.minimum.accumulate(np.where(main.ranked, np.arange(size), size)[::-1])[::-1]
-    own, on_main = run[awaited.event], run[main.event]
-    after = awaited.after
-    before = np.where(after > 0, before_of[np.maximum(after - 1, 0)], -1)
-    behind = np.where(after < size, behind_of[np.minimum(after, size - 1)], size)
-    has_before = (before >= 0) & (on_main[np.maximum(before, 0)] == own)
-    has_behind = (behind < size) & (on_main[np.minimum(behind, size - 1)] == own)
+    ranked = np.concatenate(([-1], np.flatnonzero(main.ranked), [size]))
+    place = np.searchsorted(ranked[1:-1], awaited.after)
+    before, behind = ranked[place], ranked[place + 1]
+    own = run[awaited.event]
+    has_before = (before >= 0) & (run[main.event[np.maximum(before, 0)]] == own)
+    has_behind = (behind < size) & (run[main.event[np.minimum(behind, size - 1)]] == own)
     low = np.where(has_before, main.rank[np.maximum(before, 0)], -1)
     return low, np.where(has_behind, main.rank[np.minimum(behind, size - 1)], FAR)
 
 
-def _only_one(main: Stream, first: Ints, last: Ints) -> Flags:
+def _only_one(found: DeviceEvents, main: Stream, first: Ints, last: Ints) -> Flags:
     """Whether a loop has a single operation on the main stream, which then comes again in its next turn."""
-    ranks = np.unique(main.rank[main.ranked])
+    seen = np.flatnonzero(np.bincount(main.op[main.ranked]))
+    ranks = np.array(sorted(set(found.table("rank")[seen].tolist())), np.int64)
     inside = np.searchsorted(ranks, last, side="right") - np.searchsorted(ranks, first, side="left")
     return np.asarray(inside == 1, np.bool_)
 

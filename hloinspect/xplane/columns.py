@@ -7,19 +7,21 @@ look like many others are read by their layout (``layouts.py``); what is left, o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.xplane.layouts import DURATION_PS, METADATA_ID, OFFSET_PS, STAT, Field, Layouts
+from hloinspect.xplane.layouts import DURATION_PS, METADATA_ID, OCCURRENCES, OFFSET_PS, STAT, Layout, Layouts
 from hloinspect.xplane.space import ABSENT, BYTES, DOUBLE, INT64, REF, STR, UINT64, Columns, Flags, Ints, StatColumn
-from hloinspect.xplane.split import split
-from hloinspect.xplane.varints import Bytes, Words, read_varints, words_of
+from hloinspect.xplane.split import contents, split
+from hloinspect.xplane.varints import Bytes, Places, read_varints, words_of
 from hloinspect.xplane.wire import VARINT, Buffer, WireError, fields, signed
 
-BLOCK_BYTES = 1 << 23
+STRETCH_BYTES = 1 << 23
+BLOCK_EVENTS = 1 << 17
+ROOM = 1.1
 TOGETHER = 1 << 12
 """Events whose fields are read in turn: what is worked on fits a core's cache."""
 
@@ -31,7 +33,7 @@ STRAGGLERS = 64
 MANY_ROUNDS = 48
 """Events with very many fields are read one by one after so many rounds, once so few of them are left."""
 
-_PAD = bytes(32)
+PAD_BYTES = 32
 _STATS_TAG = 0x22  # XEvent.stats: field 4 with a length
 _METADATA_ID, _OFFSET_PS, _DURATION_PS = 0x08, 0x10, 0x18
 _OCCURRENCES = 0x28
@@ -62,27 +64,56 @@ class _Wanted:
     table: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The columns of events of a line."""
+
+    metadata_id: Ints
+    offset_ps: Ints
+    duration_ps: Ints
+    timed: Flags
+    counted: Flags
+    slots: tuple[_Slot, ...]
+
+    def part(self, begin: int, end: int) -> _Table:
+        """Those of some of the events: what is written there stands here too."""
+        return _Table(
+            self.metadata_id[begin:end],
+            self.offset_ps[begin:end],
+            self.duration_ps[begin:end],
+            self.timed[begin:end],
+            self.counted[begin:end],
+            tuple(_Slot(slot.kinds[begin:end], slot.bits[begin:end], slot.texts) for slot in self.slots),
+        )
+
+
+def _new_table(size: int, texts: Sequence[dict[bytes, int]]) -> _Table:
+    slots = tuple(_Slot(np.zeros(size, np.uint8), np.zeros(size, np.int64), own) for own in texts)
+    metadata_id, offset_ps, duration_ps = (np.zeros(size, np.int64) for _ in range(3))
+    return _Table(metadata_id, offset_ps, duration_ps, np.zeros(size, np.bool_), np.zeros(size, np.bool_), slots)
+
+
+def _grown(table: _Table, size: int, texts: Sequence[dict[bytes, int]]) -> _Table:
+    """The same events in a table that has room for more."""
+    new, count = _new_table(size, texts), len(table.metadata_id)
+    for name in ("metadata_id", "offset_ps", "duration_ps", "timed", "counted"):
+        getattr(new, name)[:count] = getattr(table, name)
+    for slot, old in zip(new.slots, table.slots, strict=True):
+        slot.kinds[:count], slot.bits[:count] = old.kinds, old.bits
+    return new
+
+
 @dataclass(slots=True)
 class _Block:
-    """The events of one block while they are read: where each one's next field begins, and where it ends."""
+    """Some events of a line while they are read: where each one's next field begins, and where it ends."""
 
-    data: bytes
+    data: memoryview
     buffer: Bytes
-    words: Words
+    words: Places
     position: Ints
     end: Ints
     wanted: _Wanted
-    slots: list[_Slot]
-    metadata_id: Ints = field(init=False)
-    offset_ps: Ints = field(init=False)
-    duration_ps: Ints = field(init=False)
-    timed: Flags = field(init=False)
-    counted: Flags = field(init=False)
-
-    def __post_init__(self) -> None:
-        size = len(self.position)
-        self.metadata_id, self.offset_ps, self.duration_ps = (np.zeros(size, np.int64) for _ in range(3))
-        self.timed, self.counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    table: _Table
 
 
 def line_columns(
@@ -93,32 +124,27 @@ def line_columns(
     ``stat_names`` are the plane's; offsets count from ``origin_ps``. Raises WireError.
     """
     wanted = _wanted(names, stat_names)
-    texts: list[dict[bytes, int]] = [{} for _ in names]
-    parts: list[tuple[Ints, Ints, Ints, Flags]] = []
-    slots: list[list[_Slot]] = []
     layouts = Layouts(wanted.slots, _VALUE_TAGS)
-    for block_data, tags in _blocks(data, start, end):
-        block = _new_block(block_data, tags, wanted, texts)
-        if wanted.slots:  # without, little of an event is looked at
-            _read_alike(block, layouts)
-        _read_events(block)
-        parts.append((block.metadata_id, *_times(block, origin_ps)))
-        slots.append(block.slots)
-    if not parts:
-        none = np.zeros(0, np.int64)
-        parts.append((none, none, none, none.astype(np.bool_)))
-        slots.append([_Slot(none.astype(np.uint8), none, own) for own in texts])
-    metadata_id, start_ps, end_ps, usable = (np.concatenate(column) for column in zip(*parts, strict=True))
+    texts: list[dict[bytes, int]] = [{} for _ in names]
+    table, count = _new_table(0, texts), 0
+    for stretch, tags, share in _stretches(data, start, end):
+        if count + len(tags) > len(table.metadata_id):
+            # room for the rest too, if that is like this; what is not used of it takes no memory
+            table = _grown(table, min(MAX_EVENTS, count + int(len(tags) * max(1.0, ROOM * share))), texts)
+        for first in range(0, len(tags), BLOCK_EVENTS):
+            own = tags[first : first + BLOCK_EVENTS]
+            block = _new_block(stretch, own, wanted, table.part(count, count + len(own)))
+            if wanted.slots:  # without, little of an event is looked at
+                _read_alike(block, layouts)
+            _read_events(block)
+            count += len(own)
+    table = table.part(0, count)
+    start_ps, end_ps, usable = _times(table, origin_ps)
     stats = {
-        name: StatColumn(
-            np.concatenate([own[number].kinds for own in slots]),
-            np.concatenate([own[number].bits for own in slots]),
-            tuple(texts[number]),
-            stat_names,
-        )
-        for number, name in enumerate(names)
+        name: StatColumn(slot.kinds, slot.bits, tuple(slot.texts), stat_names)
+        for name, slot in zip(names, table.slots, strict=True)
     }
-    return Columns(metadata_id, start_ps, end_ps, usable, stats)
+    return Columns(table.metadata_id, start_ps, end_ps, usable, stats)
 
 
 def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
@@ -132,44 +158,55 @@ def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
     return _Wanted(slots, table)
 
 
-def _new_block(data: bytes, tags: Ints, wanted: _Wanted, texts: list[dict[bytes, int]]) -> _Block:
-    buffer, words, size = np.frombuffer(data, np.uint8), words_of(data), len(tags)
-    length, begin = read_varints(buffer, words, tags + 1)
-    slots = [_Slot(np.zeros(size, np.uint8), np.zeros(size, np.int64), own) for own in texts]
-    return _Block(data, buffer, words, begin, begin + length, wanted, slots)
+def _new_block(data: memoryview, tags: Ints, wanted: _Wanted, table: _Table) -> _Block:
+    return _Block(data, np.frombuffer(data, np.uint8), words_of(data), *contents(data, tags), wanted, table)
 
 
-def _times(block: _Block, origin_ps: int) -> tuple[Ints, Ints, Flags]:
+def _times(table: _Table, origin_ps: int) -> tuple[Ints, Ints, Flags]:
     """Start, end, and which events have a time that can be: numbers that do not fit are set to the line's begin."""
-    possible = (np.abs(block.offset_ps) <= _MAX_TIME_PS) & (block.duration_ps >= 0)
-    possible &= block.duration_ps <= _MAX_TIME_PS - np.where(possible, block.offset_ps, 0)
-    usable = possible & (block.timed | ~block.counted)
-    start = np.where(usable, block.offset_ps, 0) + origin_ps
-    return start, start + np.where(usable, block.duration_ps, 0), usable
+    offset, duration = table.offset_ps, table.duration_ps
+    possible = (offset >= -_MAX_TIME_PS) & (offset <= _MAX_TIME_PS) & (duration >= 0)
+    if not possible.all():
+        offset = np.where(possible, offset, 0)
+    possible &= duration <= _MAX_TIME_PS - offset
+    usable = possible & (table.timed | ~table.counted)
+    if not usable.all():
+        offset, duration = np.where(usable, offset, 0), np.where(usable, duration, 0)
+    start = offset + origin_ps
+    return start, start + duration, usable
 
 
 # ---- where each event lies
 
 
-def _blocks(data: Buffer, start: int, end: int) -> Iterator[tuple[bytes, Ints]]:
-    """Copies of stretches of a line, with the places of the events in them. A copy is padded, so that a number at its
-    end can be read at full length."""
-    position, size, count = start, BLOCK_BYTES, 0
+def _stretches(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, Ints, float]]:
+    """Copies of stretches of a line, each in the place of the one before; where the events in them lie; and how many
+    times as long the rest of the line is, this one included. There is something behind a copy, so that a number at its
+    end can be read at full length.
+
+    A copy is quick to make, and to read here and there: it stays in the caches, and numpy asks for large pages.
+    """
+    position, size, count = start, STRETCH_BYTES, 0
+    everything = np.frombuffer(data, np.uint8)
+    room = np.empty(0, np.uint8)
     while position < end:
-        stop = min(end, position + size)
-        chunk = data[position : stop + len(_PAD)]
-        chunk += _PAD[len(chunk) - (stop - position) :]
-        tags, used = split(chunk, stop - position, stop == end)
+        length = min(size, end - position)
+        if len(room) < length + PAD_BYTES:
+            room = np.empty(length + PAD_BYTES, np.uint8)
+        room[:length] = everything[position : position + length]
+        room[length : length + PAD_BYTES] = 0
+        stretch = memoryview(room)[: length + PAD_BYTES]
+        tags, used = split(stretch, length, position + length == end)
         if not used:
-            size *= 2  # one event, or one other field, that is longer than a block
+            size *= 2  # one event, or one other field, that is longer than a stretch
             continue
         count += len(tags)
         if count > MAX_EVENTS:
             raise WireError(f"a line has more than {MAX_EVENTS:,} events")
         if len(tags):
-            yield chunk, tags
+            yield stretch, tags, (end - position) / used
         position += used
-        size = BLOCK_BYTES
+        size = STRETCH_BYTES
 
 
 # ---- reading them together
@@ -183,26 +220,41 @@ def _read_events(block: _Block) -> None:
 
 def _read_alike(block: _Block, layouts: Layouts) -> None:
     """Reads those that many others are like, and sets them to their end."""
+    table = block.table
+    homes = {METADATA_ID: table.metadata_id, OFFSET_PS: table.offset_ps, DURATION_PS: table.duration_ps}
+    layout_of = np.zeros(len(block.position), np.uint16)
 
-    def keep(events: Ints, what: Field, values: Ints) -> None:
-        if what.number == STAT:
-            slot = block.slots[what.slot]
-            slot.kinds[events] = what.kind
-            slot.bits[events] = values
-        elif what.number == METADATA_ID:
-            block.metadata_id[events] = values
-        elif what.number == OFFSET_PS:
-            block.offset_ps[events] = values
-            block.timed[events] = True
-        elif what.number == DURATION_PS:
-            block.duration_ps[events] = values
-        else:
-            block.counted[events] = True
+    def keep(events: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+        layout_of[events] = layout.number
+        for what, values in zip(layout.fields, numbers, strict=True):
+            home = table.slots[what.slot].bits if what.number == STAT else homes.get(what.number)
+            if home is not None:
+                home[events] = values
 
     left = layouts.read(block.data, block.position, block.end - block.position, keep)
+    _keep_kinds(table, layouts.every, layout_of)
     begin = block.position[left]
     block.position = block.end.copy()
     block.position[left] = begin
+
+
+def _keep_kinds(table: _Table, layouts: Sequence[Layout], layout_of: NDArray[np.uint16]) -> None:
+    """What each event has, by its layout: 0 for none."""
+    size = len(layouts) + 1
+    kinds = np.zeros((len(table.slots), size), np.uint8)
+    timed, counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+    for layout in layouts:
+        for what in layout.fields:
+            if what.number == STAT:
+                kinds[what.slot, layout.number] = what.kind
+            timed[layout.number] |= what.number == OFFSET_PS
+            counted[layout.number] |= what.number == OCCURRENCES
+    table.timed[:] = timed.take(layout_of)
+    if counted.any():
+        table.counted[:] = counted.take(layout_of)
+    for slot, own in zip(table.slots, kinds, strict=True):
+        if own.any():
+            slot.kinds[:] = own.take(layout_of)
 
 
 def _read_some(block: _Block, live: Ints) -> None:
@@ -243,14 +295,14 @@ def _read_fields_of(block: _Block, tag: int, members: Ints) -> None:
     values, behind = read_varints(block.buffer, block.words, block.position[members] + 1)
     block.position[members] = behind
     if tag == _OCCURRENCES:
-        block.counted[members] = True
+        block.table.counted[members] = True
     elif tag == _METADATA_ID:
-        block.metadata_id[members] = values
+        block.table.metadata_id[members] = values
     elif tag == _DURATION_PS:
-        block.duration_ps[members] = values
+        block.table.duration_ps[members] = values
     else:
-        block.offset_ps[members] = values
-        block.timed[members] = True
+        block.table.offset_ps[members] = values
+        block.table.timed[members] = True
 
 
 def _read_stats(block: _Block, members: Ints) -> None:
@@ -260,7 +312,7 @@ def _read_stats(block: _Block, members: Ints) -> None:
     these left, and is done with.
     """
     if not block.wanted.slots:
-        done = block.timed[members]
+        done = block.table.timed[members]
         block.position[members[done]] = block.end[members[done]]
         members = members[~done]
         if not members.size:
@@ -289,7 +341,7 @@ def _keep_stats(block: _Block, members: Ints, slots: Ints, position: Ints, end: 
     """Reads the values at ``position``; each field of the oneof XStat.value has its own tag."""
     tags = block.buffer[position]
     for number in np.flatnonzero(np.bincount(slots)).tolist():
-        slot = block.slots[number]
+        slot = block.table.slots[number]
         own = slots == number
         for tag in np.flatnonzero(np.bincount(tags[own])).tolist():
             these = np.flatnonzero(own & (tags == tag))
@@ -319,13 +371,13 @@ def _read_event(block: _Block, event: int) -> None:
         if number == 4 and wire != VARINT:
             _read_stat(block, event, start, end)
         elif wire == VARINT and number == 1:
-            block.metadata_id[event] = signed(value)
+            block.table.metadata_id[event] = signed(value)
         elif wire == VARINT and number == 2:
-            block.offset_ps[event], block.timed[event] = signed(value), True
+            block.table.offset_ps[event], block.table.timed[event] = signed(value), True
         elif wire == VARINT and number == 3:
-            block.duration_ps[event] = signed(value)
+            block.table.duration_ps[event] = signed(value)
         elif wire == VARINT and number == 5:
-            block.counted[event] = True
+            block.table.counted[event] = True
     block.position[event] = finish
 
 
@@ -337,7 +389,7 @@ def _read_stat(block: _Block, event: int, start: int, end: int) -> None:
             number = signed(value)
     slot = block.wanted.slots.get(number)
     if slot is not None:
-        _read_value(block, block.slots[slot], event, start, end)
+        _read_value(block, block.table.slots[slot], event, start, end)
 
 
 def _read_value(block: _Block, slot: _Slot, event: int, start: int, end: int) -> None:
@@ -348,4 +400,4 @@ def _read_value(block: _Block, slot: _Slot, event: int, start: int, end: int) ->
         elif kind == DOUBLE:
             slot.put(event, kind, int.from_bytes(block.data[begin:finish], "little"))
         elif kind:
-            slot.put(event, kind, block.data[begin:finish])
+            slot.put(event, kind, bytes(block.data[begin:finish]))

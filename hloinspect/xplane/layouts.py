@@ -8,7 +8,7 @@ from the same places. What is not so plain is left to ``columns.py``, which read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hloinspect.xplane.space import DOUBLE, Ints
 from hloinspect.xplane.varints import Words, squeeze
-from hloinspect.xplane.wire import BYTES, VARINT, WireError, fields, signed
+from hloinspect.xplane.wire import BYTES, VARINT, BytesLike, WireError, fields, signed
 
 MAX_BYTES = 1 << 10
 MAX_LAYOUTS = 32
@@ -29,7 +29,8 @@ ROWS = 1 << 12
 _MAX_TRIES = 4
 METADATA_ID, OFFSET_PS, DURATION_PS, STAT, OCCURRENCES = 1, 2, 3, 4, 5
 _NUMBERS = (METADATA_ID, OFFSET_PS, DURATION_PS, OCCURRENCES)
-Sink = Callable[[Ints, "Field", Ints], None]
+Rows = NDArray[np.void]
+Sink = Callable[[Ints, "Layout", Iterable[Ints]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,10 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Events whose bytes are ``want`` where ``mask`` has ones (words of eight bytes) have these ``fields``."""
+    """Events whose bytes are ``want`` where ``mask`` has ones (words of eight bytes) have these ``fields``. ``number``
+    counts from 1."""
 
+    number: int
     mask: Words
     want: Words
     fields: tuple[Field, ...]
@@ -61,9 +64,11 @@ class Layouts:
     slots: Mapping[int, int]
     kinds: Mapping[int, int]
     known: dict[int, list[Layout]] = field(default_factory=dict)
+    every: list[Layout] = field(default_factory=list)
 
-    def read(self, data: bytes, begin: Ints, length: Ints, sink: Sink) -> Ints:
-        """Reads what it can of the events that begin there: gives the ``sink`` their indices, a field, and its numbers.
+    def read(self, data: BytesLike, begin: Ints, length: Ints, sink: Sink) -> Ints:
+        """Reads what it can of the events that begin there: gives the ``sink`` the indices of some that are alike,
+        their layout, and the numbers of each of its fields.
 
         ``data`` goes on for eight bytes behind the last event. Returns the indices of the events that are left.
         """
@@ -80,7 +85,7 @@ class Layouts:
                 left.append(self._read_alike(data, begin, members[piece : piece + ROWS], size, sink))
         return np.concatenate(left) if left else order
 
-    def _read_alike(self, data: bytes, begin: Ints, members: Ints, size: int, sink: Sink) -> Ints:
+    def _read_alike(self, data: BytesLike, begin: Ints, members: Ints, size: int, sink: Sink) -> Ints:
         """The same for events of one length."""
         rows = _rows(data, begin[members], size)
         layouts = self.known.setdefault(size, [])
@@ -90,47 +95,49 @@ class Layouts:
             if tried == len(layouts):
                 if len(layouts) == MAX_LAYOUTS or len(failed) == _MAX_TRIES or len(members) < MIN_EVENTS:
                     break
-                made = layout_of(rows[0].tobytes(), size, self.slots, self.kinds)
+                number = len(self.every) + 1
+                made = layout_of(rows[:1].tobytes(), size, self.slots, self.kinds, number)
                 if made is None:
                     failed.append(int(members[0]))
                     members, rows = members[1:], rows[1:]
                     continue
                 layouts.append(made)
+                self.every.append(made)
             layout = layouts[tried]
             tried += 1
             alike = _alike(rows, layout)
             if alike.all():
-                _numbers(rows, members, layout, sink)
+                sink(members, layout, _numbers(rows, layout))
                 members = members[:0]
             elif alike.any():
-                _numbers(rows[alike], members[alike], layout, sink)
+                sink(members[alike], layout, _numbers(rows[alike], layout))
                 members, rows = members[~alike], rows[~alike]
         return np.append(members, failed).astype(np.int64)
 
 
-def _rows(data: bytes, begin: Ints, size: int) -> Words:
-    """The bytes of events of one length, a row each, as words; what is behind an event fills the last."""
-    width = -(-size // 8)
-    places = np.ndarray((len(data) - 8 * width + 1,), np.dtype(f"V{8 * width}"), data, 0, (1,))
-    return places[begin].view("<u8").reshape(len(begin), width)
+def _rows(data: BytesLike, begin: Ints, size: int) -> Rows:
+    """The bytes of events of one length, as a void each, of whole words; what is behind an event fills the last."""
+    width = 8 * -(-size // 8)
+    places = np.ndarray((len(data) - width + 1,), np.dtype(f"V{width}"), data, 0, (1,))
+    return places[begin]
 
 
-def _alike(rows: Words, layout: Layout) -> NDArray[np.bool_]:
-    differ: Words = (rows[:, 0] ^ layout.want[0]) & layout.mask[0]
-    for place in range(1, rows.shape[1]):
+def _alike(rows: Rows, layout: Layout) -> NDArray[np.bool_]:
+    words: Words = rows.view("<u8").reshape(len(rows), -1)
+    differ: Words = (words[:, 0] ^ layout.want[0]) & layout.mask[0]
+    for place in range(1, words.shape[1]):
         if layout.mask[place]:
-            differ |= (rows[:, place] ^ layout.want[place]) & layout.mask[place]
+            differ |= (words[:, place] ^ layout.want[place]) & layout.mask[place]
     same: NDArray[np.bool_] = differ == 0
     return same
 
 
-def _numbers(rows: Words, members: Ints, layout: Layout, sink: Sink) -> None:
-    stride = 8 * rows.shape[1]
-    data = np.ascontiguousarray(rows).data
+def _numbers(rows: Rows, layout: Layout) -> Iterator[Ints]:
+    stride, data = rows.itemsize, rows.view(np.uint8).data
     for one in layout.fields:
         place = min(one.place, stride - 8)
         words = np.ndarray((len(rows),), np.dtype("<u8"), data, place, (stride,))
-        word = words >> np.uint64(8 * (one.place - place))
+        word = words >> np.uint64(8 * (one.place - place)) if one.place > place else words
         if one.kind == DOUBLE:
             value = word.view(np.int64)
         else:
@@ -140,36 +147,38 @@ def _numbers(rows: Words, members: Ints, layout: Layout, sink: Sink) -> None:
                 value |= (tail[:, 0] & 127).astype(np.int64) << 56
                 if one.size == 10:
                     value |= tail[:, 1].astype(np.int64) << 63
-        sink(members, one, value)
+        yield value
 
 
 # ---- one event
 
 
-def layout_of(event: bytes, size: int, slots: Mapping[int, int], kinds: Mapping[int, int]) -> Layout | None:
+def layout_of(
+    event: bytes, size: int, slots: Mapping[int, int], kinds: Mapping[int, int], number: int = 1
+) -> Layout | None:
     """How an event, the first ``size`` bytes, is laid out; None where that is not plain enough to read others by."""
     draft = _Draft(bytearray(len(event)), bytearray(len(event)), event)
     seen: set[int] = set()
     found: list[Field] = []
     position = 0
     try:
-        for number, wire, _, start, end in fields(event, 0, size):
-            if number == STAT and wire == BYTES:
+        for tag, wire, _, start, end in fields(event, 0, size):
+            if tag == STAT and wire == BYTES:
                 draft.same(position, start)
                 if not _stat(draft, start, end, slots, kinds, found):
                     return None
-            elif number in _NUMBERS and event[position] == number << 3 | VARINT and number not in seen:
-                seen.add(number)
+            elif tag in _NUMBERS and event[position] == tag << 3 | VARINT and tag not in seen:
+                seen.add(tag)
                 draft.same(position, position + 1)
                 draft.number(position + 1, end)
-                found.append(Field(number, position + 1, end - position - 1))
+                found.append(Field(tag, position + 1, end - position - 1))
             else:
                 return None
             position = end
     except WireError:
         return None
     mask, want = (np.frombuffer(bytes(data), np.dtype("<u8")) for data in (draft.mask, draft.want))
-    return Layout(mask, want, tuple(found))
+    return Layout(number, mask, want, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.xplane.wire import WireError
+from hloinspect.xplane.wire import BytesLike, WireError
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
+Places = NDArray[np.void]
+Quads = NDArray[np.void]
+"""Eight (or four) bytes from each place on. They are not aligned: numpy picks them quickest if they are no numbers."""
+
 Ints = NDArray[np.int64]
 
 _STOPS = np.uint64(0x8080808080808080)
@@ -25,12 +29,17 @@ _SQUEEZES = tuple(
 )
 
 
-def words_of(data: bytes) -> Words:
-    """The eight bytes that begin at every place of ``data`` (all but the last seven), as little-endian numbers."""
-    return np.ndarray((max(0, len(data) - 7),), np.dtype("<u8"), data, 0, (1,))
+def words_of(data: BytesLike) -> Places:
+    """The eight bytes that begin at every place of ``data`` (all but the last seven): little-endian numbers."""
+    return np.ndarray((max(0, len(data) - 7),), np.dtype("V8"), data, 0, (1,))
 
 
-def read_varints(buffer: Bytes, words: Words, position: Ints) -> tuple[Ints, Ints]:
+def quads_of(data: BytesLike) -> Quads:
+    """The four bytes that begin at every place of ``data`` (all but the last three): little-endian numbers."""
+    return np.ndarray((max(0, len(data) - 3),), np.dtype("V4"), data, 0, (1,))
+
+
+def read_varints(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, Ints]:
     """The varint at each position, as the int64 of its bits, and the index behind it.
 
     ``buffer`` must go on for 10 bytes behind the last position. Raises WireError for a number longer than that.
@@ -53,10 +62,10 @@ def squeeze(words: Words, size: int = 8) -> Words:
     return bits
 
 
-def _read_long(buffer: Bytes, words: Words, position: Ints) -> tuple[Ints, Ints]:
+def _read_long(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, Ints]:
     """Varints of two to eight bytes from one word each: its lowest clear top bit ends the number, and what is below
     closes up."""
-    word = words[position]
+    word: Words = words[position].view("<u8")
     stop = ~word & _STOPS
     stop &= -stop
     value = squeeze(word & (stop - np.uint64(1))).view(np.int64)
