@@ -9,6 +9,7 @@ import mmap
 from collections.abc import Iterator
 
 Buffer = bytes | mmap.mmap
+BytesLike = Buffer | memoryview
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -17,7 +18,7 @@ class WireError(Exception):
     """Bytes that are no message. The reader adds the file's name and makes an InputError of it."""
 
 
-def varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
+def varint(data: BytesLike, position: int, end: int) -> tuple[int, int]:
     """An unsigned varint and the index behind it. Raises WireError where it runs past ``end``."""
     value = 0
     for shift in range(0, 70, 7):
@@ -37,7 +38,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def fields(data: Buffer, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def fields(data: BytesLike, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """(number, wire type, value, content start, content end) of each field of the message in ``[position, end)``.
 
     ``value`` is that of a varint, else 0; the content is that of a string or message. Raises WireError.
