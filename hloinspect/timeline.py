@@ -16,13 +16,14 @@ COLLECTIVE = "collective"
 D2H = "d2h"
 H2D = "h2d"
 WAIT = "wait"
+START, DONE = "start", "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A stretch of one stream. ``transfer`` is the transfer that moves, or for a wait the one it is charged to; else 0.
 
-    ``stream`` is main, side, communication, d2h or h2d.
+    ``stream`` is main, side, communication, d2h or h2d. ``resumed``: it is the rest of one that a segment's end cut.
     """
 
     start_ps: int
@@ -31,28 +32,63 @@ class Interval:
     stream: str
     transfer: int = 0
     name: str = ""
+    resumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the main stream comes to an end of a transfer: its start, or its done, from when it is come to until when
+    the main stream goes on. ``role`` is start or done. They take no part in overlap."""
+
+    start_ps: int
+    end_ps: int
+    transfer: int
+    role: str
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A stretch of the step that happens ``repeat`` times; intervals that cross an end are cut there.
 
-    Cutting keeps sums right: in a loop's steady turn the tail of the turn before stands at the beginning.
+    Cutting keeps sums right: in a loop's steady turn the tail of the turn before stands at the beginning. ``marks`` are
+    those of predicted timelines, in order.
     """
 
     repeat: int
     start_ps: int
     end_ps: int
     intervals: tuple[Interval, ...]
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Turns of a loop: the segments from ``first`` up to ``end`` happen one after the other, ``turns`` times over.
+
+    ``before`` turns of the ``of`` that the loop makes have gone before, in folds of their own. ``name`` is the loop's
+    body.
+    """
+
+    first: int
+    end: int
+    turns: int
+    before: int
+    of: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The segments of one step on one device; ``kind`` is "predicted" or "measured"."""
+    """The segments of one step on one device; ``kind`` is "predicted" or "measured".
+
+    ``folds`` lie in each other like the loops, the inner ones first; a segment's ``repeat`` is the product of the turns
+    of those around it.
+    """
 
     device: str
     kind: str
     segments: tuple[Segment, ...]
+    folds: tuple[Fold, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,11 +104,13 @@ def test_the_readme_shows_the_two_set_up_commands_and_the_main_job():
     assert shlex.join(["hloinspect", *dev.MAIN_JOB]) in commands
 
 
-def test_ci_runs_the_readmes_commands_and_nothing_that_needs_set_up():
+def test_ci_runs_the_readmes_commands_with_a_browser_and_no_other_set_up():
     script = (ROOT / ".ci" / "run").read_text()
     lines = [line for line in script.splitlines() if line and not line.startswith("#")]
     assert lines[0] == "set -euo pipefail"
-    assert lines[2:] == ["python3 dev.py test", "python3 dev.py lint", "python3 dev.py demo"]
+    assert lines[-4] == "export HLOINSPECT_REQUIRE_BROWSER=1"
+    assert lines[-3:] == ["python3 dev.py test", "python3 dev.py lint", "python3 dev.py demo"]
+    assert script.count(" install ") == 1 and "--no-install-recommends chromium\n" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 

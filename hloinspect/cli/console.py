@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -14,6 +14,13 @@ from hloinspect.errors import UsageError
 
 if TYPE_CHECKING:
     from hloinspect.report.schema import Report
+
+
+LEAST_COLUMNS = 60
+"""What text is written for at least; a narrower terminal gets no picture."""
+
+Picture = Callable[[int, bool], Sequence[str]]
+"""Rows that show a timeline, from the number of columns and whether they may have more than ASCII."""
 
 
 def use_color(stream: IO[Any]) -> bool:
@@ -27,7 +34,7 @@ def width(stream: IO[Any]) -> int:
     """Return how many columns to write: the terminal's, from 60 to 100; 100 where ``stream`` is none."""
     if not stream.isatty():
         return 100
-    return max(60, min(100, shutil.get_terminal_size().columns))
+    return max(LEAST_COLUMNS, min(100, shutil.get_terminal_size().columns))
 
 
 def emit(text: str, output: str | None) -> None:
@@ -47,13 +54,58 @@ def emit(text: str, output: str | None) -> None:
         raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
 
 
+def emit_bytes(content: bytes, output: str | None, what: str) -> None:
+    """Write bytes to a file, gzipped if its name ends in ``.gz``, or to stdout where that is no terminal.
+
+    ``what`` says what they are. Raises UsageError if they cannot be written.
+    """
+    if output is None or output == "-":
+        if sys.stdout.isatty():
+            raise UsageError(f"{what} is binary, and standard output is a terminal: -o FILE")
+        sys.stdout.buffer.write(content)
+        return
+    if output.endswith(".gz"):
+        import gzip
+
+        content = gzip.compress(content, mtime=0)
+    try:
+        with open(output, "wb") as file:
+            file.write(content)
+    except OSError as exc:
+        raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
+
+
 def emit_report(
-    report: Report, style: str, output: str | None, to_text: Callable[[Report, int, bool], str], show_all: bool
+    report: Report,
+    style: str,
+    output: str | None,
+    to_text: Callable[[Report, int, bool, Sequence[str]], str],
+    show_all: bool,
+    picture: Picture,
+    asked: bool | None,
 ) -> None:
-    """Write a report as JSON or, by ``to_text`` (report, columns, everything), as text. Raises as ``emit`` does."""
+    """Write a report as JSON or, by ``to_text`` (report, columns, everything, picture), as text.
+
+    The rows of ``picture`` are drawn if that is ``asked``, or if it is not said and a terminal shows them. Raises as
+    ``emit`` does.
+    """
     if style == "json":
         from hloinspect.report.json import to_json
 
         emit(to_json(report), output)
-    else:
-        emit(to_text(report, width(sys.stdout), show_all), output)
+        return
+    columns = width(sys.stdout)
+    is_file = output not in (None, "-")
+    wanted = asked if asked is not None else not is_file and _can_draw(sys.stdout)
+    rows = picture(columns, is_file or _is_unicode(sys.stdout)) if wanted else ()
+    emit(to_text(report, columns, show_all, rows), output)
+
+
+def _can_draw(stream: IO[Any]) -> bool:
+    if not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return shutil.get_terminal_size().columns >= LEAST_COLUMNS
+
+
+def _is_unicode(stream: IO[Any]) -> bool:
+    return (getattr(stream, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf16", "utf32", "cp65001")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
@@ -90,7 +90,7 @@ class Memory:
     """The memory of a step. ``device`` and ``host`` are the estimate by memory; ``releases`` are by transfer id.
 
     ``backward`` names the instruction with which the backward pass begins, as far as transfers are concerned; None
-    where nothing that is sent to the host comes back later.
+    where nothing that is sent to the host comes back later. ``live`` is what all of it follows from.
     """
 
     device: SpaceUse
@@ -98,6 +98,7 @@ class Memory:
     peak: Peak | None
     backward: str | None
     releases: dict[int, Release]
+    live: Liveness = field(repr=False, compare=False)
 
     @property
     def late(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | No
         if transfer.direction == D2H and (release := _release(live, transfer, back, backward, clock)):
             releases[transfer.id] = release
     name = None if backward is None else live.instruction_at(backward).name
-    return Memory(device, host, _peak(live, device), name, releases)
+    return Memory(device, host, _peak(live, device), name, releases, live)
 
 
 def device_spaces(live: Liveness) -> tuple[int, ...]:

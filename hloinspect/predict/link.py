@@ -32,13 +32,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A stretch in which a direction worked on one transfer. ``charged``: somebody waits, because of this one."""
+    """A stretch in which a direction worked on one transfer, in its copy of that ``ticket``. ``charged``: somebody
+    waits, because of this one."""
 
     start_ps: float
     end_ps: float
     direction: str
     transfer: int
     charged: bool
+    ticket: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class Link:
         if step > 0:
             charged = _charged(active, self._jobs[awaited]) if awaited else None
             for job in active:
-                self._served(Served(self.now_ps, end, job.direction, job.transfer, job is charged))
+                self._served(Served(self.now_ps, end, job.direction, job.transfer, job is charged, job.ticket))
             if self._passed is not None:
                 self._passed(self.now_ps, end, pace.moving)
         for job in active:

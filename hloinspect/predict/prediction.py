@@ -11,7 +11,7 @@ from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import rates_of
 from hloinspect.predict.reasons import Circumstances, Reason, circumstances, reason_of
 from hloinspect.predict.scenario import Scenario, fair_queueing, scenarios
-from hloinspect.predict.schedule import schedule_of
+from hloinspect.predict.schedule import matrix_flops, schedule_of
 from hloinspect.predict.simulate import Simulation, simulate, step_time_ps
 from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
 from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
@@ -42,7 +42,11 @@ class TransferPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted step on one device; picoseconds."""
+    """A predicted step on one device; picoseconds.
+
+    ``cases_ps`` is the step's time in each scenario, by its name. ``matrix_flops`` are those of a step: work on the
+    matrix units, recomputation too.
+    """
 
     target: Target
     devices: int
@@ -59,6 +63,8 @@ class Prediction:
     transfers: Mapping[int, TransferPrediction]
     opaque: tuple[str, ...]
     unsettled: tuple[str, ...]
+    cases_ps: Mapping[str, int]
+    matrix_flops: float
 
 
 def predict(offload: Offload, target: Target, devices: int, domain: int) -> Prediction:
@@ -107,6 +113,8 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         transfers=transfers,
         opaque=schedule.opaque,
         unsettled=runs[0].unsettled,
+        cases_ps={case.name: lap.step.time_ps for case, lap in zip([cases[0], *others], laps, strict=True)},
+        matrix_flops=matrix_flops(schedule, offload.program),
     )
 
 

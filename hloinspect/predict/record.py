@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hloinspect.timeline import Interval, Segment
+from hloinspect.timeline import Fold, Interval, Mark, Segment
 
 
 @dataclass(slots=True)
 class Piece:
-    """A stretch of one stream, in picoseconds. It may still run on behind the end of its segment."""
+    """A stretch of one stream, in picoseconds. It may still run on behind the end of its segment.
+
+    ``run`` tells the executions of one transfer apart; ``resumed``: it began in the segment before.
+    """
 
     start_ps: float
     end_ps: float
@@ -17,6 +20,11 @@ class Piece:
     stream: str
     transfer: int
     name: str
+    run: int = 0
+    resumed: bool = False
+
+
+_Key = tuple[str, str, int, str, int]
 
 
 class Recorder:
@@ -26,8 +34,11 @@ class Recorder:
         self._on = on
         self._begun_ps = 0.0
         self._pieces: list[Piece] = []
-        self._latest: dict[tuple[str, str, int, str], Piece] = {}
+        self._latest: dict[_Key, Piece] = {}
+        self._cut: frozenset[_Key] = frozenset()  # what was under way when the segment began
+        self._marks: list[Mark] = []
         self.segments: list[Segment] = []
+        self.folds: list[Fold] = []
 
     def add(self, piece: Piece) -> None:
         """Records a piece."""
@@ -38,13 +49,19 @@ class Recorder:
         """Records a piece, as part of the one before where it goes on with that."""
         if not self._on:
             return
-        key = (piece.stream, piece.kind, piece.transfer, piece.name)
+        key = (piece.stream, piece.kind, piece.transfer, piece.name, piece.run)
         latest = self._latest.get(key)
         if latest is not None and latest.end_ps == piece.start_ps:
             latest.end_ps = piece.end_ps
         else:
+            piece.resumed = piece.start_ps == self._begun_ps and key in self._cut
             self._latest[key] = piece
             self.add(piece)
+
+    def mark(self, start_ps: float, end_ps: float, transfer: int, role: str) -> None:
+        """Notes that the main stream came to a start or a done."""
+        if self._on:
+            self._marks.append(Mark(round(start_ps), round(end_ps), transfer, role))
 
     def close(self, end_ps: float) -> None:
         """Ends the open segment. Pieces that run on are cut, and go on in the next one."""
@@ -54,12 +71,22 @@ class Recorder:
             if piece.start_ps < end_ps:
                 intervals.append(_interval(piece, min(piece.end_ps, end_ps)))
             if piece.end_ps > end_ps:
-                rest.append(replace(piece, start_ps=max(piece.start_ps, end_ps)))
+                begun = piece.resumed or piece.start_ps < end_ps
+                rest.append(replace(piece, start_ps=max(piece.start_ps, end_ps), resumed=begun))
         self._pieces = rest
-        self._latest.clear()
         if end_ps > self._begun_ps:
-            self.segments.append(Segment(1, round(self._begun_ps), round(end_ps), tuple(intervals)))
+            self._cut = frozenset(key for key, piece in self._latest.items() if piece.end_ps == end_ps)
+        if end_ps > self._begun_ps or self._marks:  # a done that finds its copy through takes no time
+            begin, end = round(self._begun_ps), round(end_ps)
+            self.segments.append(Segment(1, begin, end, tuple(intervals), tuple(self._marks)))
+            self._marks.clear()
+        self._latest.clear()
         self._begun_ps = end_ps
+
+    def turns(self, fold: Fold) -> None:
+        """The segments of a fold are turns of its loop."""
+        if self._on and fold.end > fold.first:
+            self.folds.append(fold)
 
     def repeat(self, first_segment: int, more: int, shift_ps: float) -> None:
         """The segments from ``first_segment`` on happen so many times more; what comes next, later by ``shift_ps``."""
@@ -73,4 +100,5 @@ class Recorder:
 
 
 def _interval(piece: Piece, end_ps: float) -> Interval:
-    return Interval(round(piece.start_ps), round(end_ps), piece.kind, piece.stream, piece.transfer, piece.name)
+    begin, end = round(piece.start_ps), round(end_ps)
+    return Interval(begin, end, piece.kind, piece.stream, piece.transfer, piece.name, piece.resumed)

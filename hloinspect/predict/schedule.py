@@ -149,6 +149,18 @@ def schedule_of(offload: Offload, devices: int, domain: int) -> Schedule:
     return Schedule(offload.program.module.entry_name, operations, tuple(sorted(builder.opaque)))
 
 
+def matrix_flops(schedule: Schedule, program: Program) -> float:
+    """FLOPs on the matrix units in one step of one device: kernels, transfers that are kernels, and every turn of every
+    loop."""
+    total = 0.0
+    for name, operations in schedule.operations.items():
+        for operation in operations:
+            run = operation.work if isinstance(operation, BlockingTransfer) else operation
+            if isinstance(run, Run):
+                total += program.executions[name] * sum(cost.matrix_flops for cost in run.costs)
+    return total
+
+
 class _Builder:
     def __init__(self, offload: Offload, devices: int, domain: int) -> None:
         self._program: Program = offload.program

@@ -41,7 +41,7 @@ from hloinspect.predict.schedule import (
     StartSide,
     StartTransfer,
 )
-from hloinspect.timeline import COLLECTIVE, COMPUTE, WAIT, Timeline
+from hloinspect.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
 
 MAX_TURNS = 64
 """Turns of a loop that are run before it is extrapolated without having settled."""
@@ -89,6 +89,7 @@ class Simulator:
         self._communication = 0.0
         self._ends: dict[Key, float] = {}
         self._tickets: dict[Key, int] = {}  # of the latest copy that each start has issued
+        self._host_copies: dict[int, str] = {}  # by ticket the instruction of a copy that is no transfer
         self._under_way: dict[int, None] = {}  # tickets of copies that nobody has waited for, in order
         self._recorder = Recorder(record)
         self._lengths: dict[str, float] = {}
@@ -101,7 +102,7 @@ class Simulator:
     def run(self, device: str = "device") -> Timeline:
         """The timeline of one step."""
         self._step()
-        return Timeline(device, "predicted", tuple(self._recorder.segments))
+        return Timeline(device, "predicted", tuple(self._recorder.segments), tuple(self._recorder.folds))
 
     def time_ps(self) -> float:
         """Only how long one step takes."""
@@ -200,6 +201,7 @@ class Simulator:
             self._blocking_transfer(BlockingTransfer(transfer, None))
             return
         self._tickets[start.key] = self._submit(transfer)
+        self._recorder.mark(self._now, self._now, transfer.id, START)
 
     def _blocking_transfer(self, operation: BlockingTransfer) -> None:
         """A kernel over the link works while its bytes move: it ends with the later of the two."""
@@ -227,6 +229,7 @@ class Simulator:
         half = operation.copy.bytes / 2
         self._link.advance(self._now)
         tickets = [self._link.submit(direction, 0, half, self._now, None) for direction in (D2H, H2D)]
+        self._host_copies |= dict.fromkeys(tickets, operation.copy.instruction)
         for ticket in tickets:
             self._wait_for(ticket)
 
@@ -234,6 +237,7 @@ class Simulator:
         if self._free is not None:
             ticket = self._link.submit(H2D, 0, operation.copy.bytes, self._now, None)
             self._tickets[operation.key] = ticket
+            self._host_copies[ticket] = operation.copy.instruction
             self._under_way[ticket] = None
 
     def _host_copy_time(self, operation: BlockingHostCopy) -> float:
@@ -241,7 +245,11 @@ class Simulator:
 
     def _done(self, key: Key) -> None:
         if key in self._tickets:
-            self._wait_for(self._tickets.pop(key))
+            begun, ticket = self._now, self._tickets.pop(key)
+            window = self._begun.get(ticket)
+            self._wait_for(ticket)
+            if window is not None:  # else it is a copy within host memory
+                self._recorder.mark(begun, self._now, window.transfer, DONE)
         elif key in self._ends:
             self._hold(self._ends.pop(key))
         elif key in self._side_tickets:
@@ -325,11 +333,14 @@ class Simulator:
             settled = self._backlog() == before
             left = loop.trips - turn - 1
             self._turns_run += 1
+            fold = Fold(first_segment, len(self._recorder.segments), 1, turn, loop.trips, loop.body)
             if left and (settled or turn + 1 == MAX_TURNS or self._turns_run > MAX_TURNS_IN_ALL):
                 if not settled:
                     self.unsettled.append(loop.body)
+                self._recorder.turns(replace(fold, turns=left + 1))
                 self._repeat(first_segment, left, (self._now - begin) * left)
                 return
+            self._recorder.turns(fold)
 
     def _backlog(self) -> tuple[object, ...]:
         """What is still under way, relative to now. A turn that leaves behind what it found is followed by its like."""
@@ -338,6 +349,7 @@ class Simulator:
             self._link.state(),
             round(max(0.0, self._communication - self._now)),
             self._side.state(),
+            frozenset(self._tickets),  # a done of the next turn may find what this one has started through
             tuple((key, round(end - self._now)) for key, end in self._ends.items() if end > self._now),
         )
 
@@ -368,12 +380,13 @@ class Simulator:
         self._recorder.go_on(Piece(start_ps, end_ps, COMPUTE, "side", 0, name))
 
     def _on_served(self, served: Served) -> None:
+        direction, name = served.direction, self._host_copies.get(served.ticket, "")
         self._recorder.go_on(
-            Piece(served.start_ps, served.end_ps, served.direction, served.direction, served.transfer, "")
+            Piece(served.start_ps, served.end_ps, direction, direction, served.transfer, name, served.ticket)
         )
         if served.charged and served.end_ps > self._now:
             begin = max(served.start_ps, self._now)
-            self._recorder.go_on(Piece(begin, served.end_ps, WAIT, "main", served.transfer, ""))
+            self._recorder.go_on(Piece(begin, served.end_ps, WAIT, "main", served.transfer, "", served.ticket))
 
     def _close(self) -> None:
         """Ends the open segment now."""

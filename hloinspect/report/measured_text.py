@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import textwrap
+from collections.abc import Sequence
 
 import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
-from hloinspect.report.text import COLORS, MAX_ROWS, cut, findings_text, flow, share, tensor_text, where_text
+from hloinspect.report.table import cut, fitted, lines_of
+from hloinspect.report.text import COLORS, LEFT, MAX_ROWS, findings_text, flow, share, tensor_text, where_text
 from hloinspect.units import bytes_text, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
 
@@ -24,9 +26,9 @@ what the transfer takes."""
 _SAME = 0.005
 
 
-def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
-    """The report in at most ``width`` columns where names allow it."""
-    lines = [*_head(report, width), "", *_step(report, width)]
+def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
+    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (report/minimap.py)."""
+    lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     for part in (
@@ -70,10 +72,9 @@ def _step(report: Report, width: int) -> list[str]:
         return [click.style("no step was measured", fg="magenta") + ": see 'cannot tell' below"]
     color = "green" if step.stall_ms < _STALL_IS_SMALL * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
-    parts = [
-        f"measured step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})",
-        f"compute {time_text(step.compute_ms)}",
-    ]
+    time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
+    fits = len(click.unstyle(time)) + 1 + len(spread) <= width
+    parts = [*([f"{time} {spread}"] if fits else [time, spread]), f"compute {time_text(step.compute_ms)}"]
     if step.collective_exposed_ms > 0:
         parts.append(f"collectives alone {time_text(step.collective_exposed_ms)}")
     parts.append(click.style(stall, fg=color))
@@ -104,9 +105,10 @@ def _step(report: Report, width: int) -> list[str]:
             busy = f"{time_text(step.busy_d2h_ms)} d2h and {time_text(step.busy_h2d_ms)} h2d a step"
             seen = f"host transfers run for {busy}, but which they are cannot be told (see below)"
             any_moved = step.busy_d2h_ms + step.busy_h2d_ms > 0
-            lines.insert(0, seen if any_moved else "no host transfers were found, but not all can be told (see below)")
+            text = seen if any_moved else "no host transfers were found, but not all can be told (see below)"
         else:
-            lines.insert(0, "no host transfers: nothing in this program moves between device and host memory")
+            text = "no host transfers: nothing in this program moves between device and host memory"
+        lines = [*textwrap.wrap(text, width, subsequent_indent="   "), *lines]
     return lines
 
 
@@ -121,7 +123,7 @@ def _range(step: MeasuredStep) -> str:
 
 # ---- transfers
 
-_TENSOR, _WHERE = 1, -1
+_TENSOR = 1
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
@@ -134,19 +136,14 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     header += ["model", "ratio"] if both else ["GB/s"]
     header += ["verdict", "where"]
     rows = [header, *(_row(transfer, both, varies) for transfer in shown)]
-    widths = _fitted(rows, width)
-    left = {0, 1, len(header) - 2, len(header) - 1}
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [c.ljust(w) if i in left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        if number:
-            cells[-2] = click.style(cells[-2], fg=COLORS.get(row[-2].rstrip("?")))
-        text = " " + "  ".join(cells).rstrip()
-        lines.append(text if number else click.style(text, bold=True))
-    if any(row[-2].endswith("?") for row in rows):
+    for row in rows[1:]:
+        row[_TENSOR] = cut(row[_TENSOR], 30)
+    lines = lines_of(fitted(rows, width), LEFT, COLORS)
+    if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(report.transfers):
-        lines.append(f" the {len(shown)} that wait the longest, of {len(report.transfers)}; --all shows them all")
+        text = f"the {len(shown)} that wait the longest, of {len(report.transfers)}; --all shows them all"
+        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
     return lines
 
 
@@ -176,25 +173,6 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
         rate = (found.gbps or found.gbps_alone) if found else None
         row.append("" if rate is None else f"{rate:.3g}")
     return [*row, transfer.verdict + ("?" if transfer.robust is False else ""), where_text(transfer)]
-
-
-def _fitted(rows: list[list[str]], width: int) -> list[int]:
-    """Widths of columns. Where the table is too wide, functions are left out of ``rows`` and tensors cut."""
-    for row in rows[1:]:
-        row[_TENSOR] = cut(row[_TENSOR], 30)
-
-    def over() -> int:
-        return 1 + sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * (len(rows[0]) - 1) - width
-
-    if over() > 0:
-        for row in rows[1:]:
-            row[_WHERE] = row[_WHERE].partition(" in ")[0]
-    for place, least in ((_WHERE, 20), (_TENSOR, 20), (_WHERE, 12), (_TENSOR, 12)):
-        longest = max(len(row[place]) for row in rows)
-        room = max(least, longest - max(0, over()))
-        for row in rows:
-            row[place] = cut(row[place], room)
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:

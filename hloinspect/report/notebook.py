@@ -18,14 +18,25 @@ def to_html(report: Report) -> str:
     if report.transfers:
         cells = ("transfer", "tensor", "each", "runs", "waits", "verdict", "where")
         rows = ["<tr>" + "".join(f"<th>{cell}</th>" for cell in cells) + "</tr>"]
-        rows += [_row(transfer) for transfer in report.transfers[:_MAX_ROWS]]
+        rows += [_row(transfer) for transfer in _shown(report)]
         parts.append(f"<table>{''.join(rows)}</table>")
         if len(report.transfers) > _MAX_ROWS:
-            parts.append(f"<p>and {len(report.transfers) - _MAX_ROWS} more</p>")
+            parts.append(f"<p>the {_MAX_ROWS} that wait the longest, of {len(report.transfers):,}</p>")
     if report.findings:
         parts.append(f"<ul>{''.join(_finding(finding) for finding in report.findings)}</ul>")
     parts += [f"<p>cannot tell: {_clean(unknown.reason)}</p>" for unknown in report.unknown]
     return f"<div>{''.join(parts)}</div>"
+
+
+def _shown(report: Report) -> list[TransferInfo]:
+    """All transfers; of very many those that wait the longest, in schedule order."""
+
+    def wait_ms(transfer: TransferInfo) -> float:
+        times = transfer.measured or transfer.predicted
+        return times.wait_ms if times else 0.0
+
+    longest = sorted(report.transfers, key=lambda transfer: -wait_ms(transfer))[:_MAX_ROWS]
+    return sorted(longest, key=lambda transfer: transfer.id)
 
 
 def _clean(text: str) -> str:

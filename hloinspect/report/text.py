@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Sequence
 
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.report.schema import FindingInfo, PredictedStep, Report, TransferInfo
+from hloinspect.report.audit_text import audit_line, audit_text
+from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
+from hloinspect.report.table import cut, fitted, lines_of
 from hloinspect.units import bytes_text, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
@@ -19,15 +22,16 @@ MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
 
-def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
-    """The report in at most ``width`` columns where names allow it."""
+def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
+    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (report/minimap.py)."""
     told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
-    lines = [*_head(report), "", *_step(report, width)]
+    lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     lines += [
         "",
         *_memory(report, width),
+        *audit_line(report),
         *_reasons(report, width, told),
         *_loose_ends(report, width, told),
         *findings_text(report, width, show_all),
@@ -36,15 +40,35 @@ def to_text(report: Report, width: int = 100, show_all: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _head(report: Report) -> list[str]:
+def to_audit(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
+    """The same with the whole audit (docs/audit.md) below."""
+    return "\n".join([to_text(report, width, show_all, picture), *audit_text(report, width, show_all)])
+
+
+def _head(report: Report, width: int) -> list[str]:
     module, program = report.module, report.program
-    made = f"   {module.instructions:,} instructions"
-    line = click.style(clean(module.name), bold=True)
+    parts = [click.style(clean(module.name), bold=True)]
+    made = f", compiled without a device by jax {program.jax}" if program.jax else ""
     if report.target:
-        line += f"   for {report.target.devices} x {clean(report.target.name)}"
-    if program.jax:
-        line += f", compiled without a device by jax {program.jax}"
-    return [line + made]
+        parts.append(f"for {report.target.devices} x {clean(report.target.name)}{made}")
+    elif made:
+        parts[0] += made
+    parts.append(f"{module.instructions:,} instructions")
+    given = _production(program)
+    return [*flow(parts, "   ", width), *(_wrapped(f"production run: {given}", width, 0, 3) if given else [])]
+
+
+def _production(program: ProgramInfo) -> str:
+    """What of the production run was given and what was not, in one line; "" where nothing was."""
+    results, profile = program.autotune_results, program.pgle
+    if program.flags_from is None and results is None and profile is None:
+        return ""
+    tuned = "not given"
+    if results is not None:
+        found = f"{results.of - results.missing} of {results.of} kernels" if results.of else "all kernels but one"
+        tuned = f"{clean(results.path)} ({found if results.missing else 'every kernel'})"
+    costs = f"{clean(profile.path)} ({profile.matched} of {profile.of} costs)" if profile else "not given"
+    return f"flags {clean(program.flags_from or 'not given')}, autotuning {tuned}, PGLE {costs}"
 
 
 def share(part: float, whole: float) -> str:
@@ -61,21 +85,33 @@ def _nothing(report: Report) -> str:
     return "no host transfers: nothing in this module moves between device and host memory"
 
 
-def flow(parts: list[str], separator: str, width: int) -> list[str]:
-    """Parts one after the other, on a new line (under the step's time) where one would go beyond ``width``."""
-    lines = [parts[0]]
+def flow(parts: list[str], separator: str, width: int, indent: str = _INDENT) -> list[str]:
+    """Parts one after the other, on a new line (by default under the step's time) where one would go beyond
+    ``width``; a part that is longer than that is wrapped."""
+    lines = _whole(parts[0], "", width)
     for part in parts[1:]:
         if len(click.unstyle(lines[-1] + separator + part)) <= width:
             lines[-1] += separator + part
         else:
             lines[-1] += separator.rstrip()
-            lines.append(_INDENT + part)
+            lines += _whole(part, indent, width)
     return lines
+
+
+def _whole(part: str, indent: str, width: int) -> list[str]:
+    """A part on one line if it fits there. What is styled is not wrapped, but has less indent if need be."""
+    plain = click.unstyle(part)
+    if len(indent + plain) <= width:
+        return [indent + part]
+    if plain != part:
+        return [indent[: max(0, width - len(plain))] + part]
+    lead = plain[: len(plain) - len(plain.lstrip())]
+    return textwrap.wrap(plain.lstrip(), width, initial_indent=indent + lead, subsequent_indent=indent or _INDENT)
 
 
 def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
-    nothing = [] if report.transfers else [_nothing(report)]
+    nothing = [] if report.transfers else textwrap.wrap(_nothing(report), width, subsequent_indent="   ")
     if step is None:
         return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
     if nothing and step.stall_ms <= 0:
@@ -145,8 +181,9 @@ def _row(transfer: TransferInfo) -> list[str]:
 
 
 _HEADER = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verdict", "where"]
-_RIGHT = {2, 3, 4, 5, 6}
-_TENSOR, _WHERE = 1, 8
+_TENSOR = 1
+LEFT = frozenset({"transfer", "tensor", "verdict", "where"})
+"""Columns of transfers that are no figures."""
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
@@ -155,48 +192,12 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     longest = max(24, width - 70)
     for row in rows[1:]:
         row[_TENSOR] = cut(row[_TENSOR], longest)
-    widths = _fitted(rows, width)
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [
-            cell.rjust(widths[column]) if column in _RIGHT else cell.ljust(widths[column])
-            for column, cell in enumerate(row)
-        ]
-        if number == 0:
-            lines.append(click.style(" " + "  ".join(cells).rstrip(), bold=True))
-            continue
-        verdict = row[7].rstrip("?")
-        cells[7] = click.style(cells[7], fg=COLORS.get(verdict))
-        lines.append(" " + "  ".join(cells).rstrip())
-    if any(row[7].endswith("?") for row in rows):
+    lines = lines_of(fitted(rows, width), LEFT, COLORS)
+    if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the verdict changes within the range of the prediction")
     if len(shown) < len(report.transfers):
-        lines.append(f" {_rest(report, len(shown))}")
+        lines += _wrapped(_rest(report, len(shown)), width, 1, 3)
     return lines
-
-
-def _fitted(rows: list[list[str]], width: int) -> list[int]:
-    """Widths of columns. Where the table is too wide, functions are left out of ``rows`` and tensors cut."""
-
-    def over() -> int:
-        return 1 + sum(widths) + 2 * (len(widths) - 1) - width
-
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    if over() > 0:
-        room = widths[_WHERE] - over()
-        for row in rows:
-            row[_WHERE] = row[_WHERE] if len(row[_WHERE]) <= room else row[_WHERE].partition(" in ")[0]
-        widths[_WHERE] = max(len(row[_WHERE]) for row in rows)
-    for column, least in ((_TENSOR, 18), (_WHERE, 18)):
-        widths[column] = min(widths[column], max(least, widths[column] - over()))
-        for row in rows:
-            row[column] = cut(row[column], widths[column])
-    return widths
-
-
-def cut(text: str, width: int) -> str:
-    """Text with an ellipsis where it is longer than ``width``."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "\u2026"
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
@@ -232,24 +233,22 @@ def _memory(report: Report, width: int) -> list[str]:
         if len(lines[-1]) + 3 + len(part) <= width:
             lines[-1] += "   " + part
         else:
-            lines.append(" " * 11 + part)
+            lines += _wrapped(part, width, 11)
     late = [transfer for transfer in report.transfers if transfer.release is not None and transfer.release.late]
     if late:
         copies = sum(transfer.direction == "d2h" for transfer in report.transfers)
         kept = bytes_text(sum(transfer.bytes_per_step for transfer in late))
-        lines.append(
-            f"           {len(late)} of {copies} copies to the host ({kept}) start only "
-            "when the backward pass has begun"
-        )
+        text = f"{len(late)} of {copies} copies to the host ({kept}) start only when the backward pass has begun"
+        lines += _wrapped(text, width, 11)
     for kind in ("parameter", "result"):
         values = [value for value in report.host_values if value.kind == kind]
         if values:
             total = bytes_text(sum(value.bytes for value in values))
             live = f"{kind} lives" if len(values) == 1 else f"{kind}s live"
-            lines.append(f"           {len(values)} {live} in host memory ({total})")
+            lines += _wrapped(f"{len(values)} {live} in host memory ({total})", width, 11)
     for copy in report.host_copies[:4]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
-        lines.append(f"           {clean(copy.instruction)} reads and writes host memory ({how})")
+        lines += _wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, 11)
     if len(report.host_copies) > 4:
         lines.append(f"           and {len(report.host_copies) - 4} more do")
     return lines
@@ -284,7 +283,7 @@ def _shown_findings(report: Report, show_all: bool) -> tuple[FindingInfo, ...]:
 def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
     lines: list[str] = []
     for finding in _shown_findings(report, show_all):
-        lines += [_finding_head(finding, width)]
+        lines += _finding_head(finding, width)
         lines += _wrapped(_sentence(finding.message), width, 3)
         if finding.source_text and finding.source:
             lines += [f"   {finding.source.line} | {clean(finding.source_text)}"[:width]]
@@ -292,10 +291,10 @@ def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
     if show_all:
         lines += _not_run(report, width)
     counted = _finding_count(report, show_all)
-    return ["", *lines, counted] if counted else ["", *lines] if lines else []
+    return ["", *lines, *flow(counted, "   ", width, "   ")] if counted else ["", *lines] if lines else []
 
 
-def _finding_head(finding: FindingInfo, width: int) -> str:
+def _finding_head(finding: FindingInfo, width: int) -> list[str]:
     place = ""
     if finding.source is not None:
         place = f"{clean(os.path.basename(finding.source.file))}:{finding.source.line}"
@@ -304,9 +303,13 @@ def _finding_head(finding: FindingInfo, width: int) -> str:
     cost = f"{time_text(finding.cost_ms)} a step" if finding.cost_ms else ""
     left = f"{finding.code} {finding.severity:<7}"
     middle = "   ".join(part for part in (f"{finding.name:<27}", cost) if part)
-    space = max(3, width - len(left) - 3 - len(middle) - len(place))
     color = _SEVERITY_COLORS[finding.severity]
-    return f"{click.style(left, fg=color, bold=True)}   {middle}{' ' * space}{place}".rstrip()
+    if len(left) + len(middle) + len(place) + 6 > width:
+        middle = "  ".join(part for part in (finding.name, cost) if part)
+    if len(left) + len(middle) + len(place) + 6 > width:
+        return [f"{click.style(left, fg=color, bold=True)}   {middle}", *_wrapped(place, width, 3)]
+    space = max(3, width - len(left) - 3 - len(middle) - len(place))
+    return [f"{click.style(left, fg=color, bold=True)}   {middle}{' ' * space}{place}".rstrip()]
 
 
 def _sentence(text: str) -> str:
@@ -336,7 +339,7 @@ def _not_run(report: Report, width: int) -> list[str]:
     return lines
 
 
-def _finding_count(report: Report, show_all: bool) -> str:
+def _finding_count(report: Report, show_all: bool) -> list[str]:
     """``1 error, 2 warnings, 1 note; 4 rules lacked evidence.`` and how to see more."""
     words = {"error": "error", "warning": "warning", "info": "note"}
     parts = []
@@ -345,12 +348,12 @@ def _finding_count(report: Report, show_all: bool) -> str:
         if count:
             parts.append(f"{count} {word}{'s' if count > 1 else ''}")
     if not parts:
-        return ""
+        return []
     line = ", ".join(parts)
     hidden = len(report.findings) - len(_shown_findings(report, show_all))
     if hidden:
         line += f" ({hidden} more with --all)"
-    return f"{line}.   What a code means: hloinspect rules {report.findings[0].code}"
+    return [f"{line}.", f"What a code means: hloinspect rules {report.findings[0].code}"]
 
 
 def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:

@@ -10,12 +10,19 @@ from hloinspect.xplane.wire import signed
 
 PLANE = "/host:metadata"
 HLO_PROTO = "Hlo Proto"
+HLO_TEXT = "Hlo Text"
+"""What `hloinspect --format xplane` embeds instead of a module that was read from text: gzipped HLO text."""
+
+PREDICTION_HOST = "hloinspect-prediction"
+"""The host of profiles that `hloinspect --format xplane` writes: nothing in them was measured."""
+
 PROGRAM_ID = "program_id"
 _NUMBERED = re.compile(r"\((\d{1,20})\)$")
 
 
 def embedded_modules(space: XSpace) -> Mapping[int, bytes]:
-    """Serialized HloProtos by program id, a signed 64-bit number (as in the column ``program_id`` of events).
+    """Serialized HloProtos by program id, a signed 64-bit number (as in the column ``program_id`` of events);
+    or gzipped HLO text (``HLO_TEXT``): ``load_module_bytes`` reads both.
 
     Two layouts: since JAX 0.9 ``program_id`` is a statistic beside the proto; before, the name ends in it
     (``jit_f(12190760917235803885)``: unsigned). The table's own key is a running number in one and tells nothing.
@@ -26,7 +33,7 @@ def embedded_modules(space: XSpace) -> Mapping[int, bytes]:
         if plane.name != PLANE:
             continue
         for kind in plane.events.values():
-            proto = kind.stats.get(HLO_PROTO)
+            proto = kind.stats.get(HLO_PROTO) or kind.stats.get(HLO_TEXT)
             number = program_id_of(kind)
             if isinstance(proto, bytes) and number is not None:
                 found[number] = proto

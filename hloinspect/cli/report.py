@@ -1,0 +1,149 @@
+"""``hloinspect report``: one page with a timeline, for a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
+from hloinspect.errors import UsageError
+
+if TYPE_CHECKING:
+    from hloinspect.given import Production
+    from hloinspect.report.schema import Report
+
+DEFAULT = "report.html"
+
+EPILOG = """\b
+Examples:
+  hloinspect report step.hlo --target gb200
+  hloinspect report train.py:step --target h100 -o step.html
+  hloinspect report profile/ --target gb200 -o run.html        (predicted and measured on one scale)
+  hloinspect report old.hlo new.hlo --target gb200 -o change.html
+
+Exit codes: 0 written, 2 wrong use or unreadable input, 3 written, but not enough evidence to say."""
+
+EXIT_UNKNOWN = 3
+
+
+@click.command("report", epilog=EPILOG)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="FILE", help=f"The page's file; {DEFAULT} by default, - for standard output.")
+@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+@judging_options
+@compiling_options
+@click.option("--target-b", metavar="NAME", help="Hardware for a second INPUT where it is another than the first's.")
+@click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
+@click.option("--expect", metavar="MODULE", help="Of a trace: say whether this is what ran (see `hloinspect trace`).")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Of a trace of many hosts: processes.")
+@click.option("--allow-broken", is_flag=True, help="Of a trace of many hosts: go without files that cannot be read.")
+@rule_options
+def command(
+    inputs: tuple[str, ...],
+    output: str | None,
+    show: bool,
+    target: str | None,
+    link: str | None,
+    devices: int | None,
+    topology: str | None,
+    xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
+    target_b: str | None,
+    module: str | None,
+    expect: str | None,
+    jobs: int | None,
+    allow_broken: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    severity: tuple[str, ...],
+) -> int:
+    """Write a page with the step's timeline, its transfers and findings, for INPUT or for two side by side.
+
+    INPUT is what `hloinspect inspect` or `hloinspect trace` takes: a step, HLO text or proto, a dump, a directory of
+    `hloinspect compile`, an .xplane.pb or a profile directory. The page is one file that needs no network and no
+    server: open it from disk, or send it to somebody.
+    """
+    from hloinspect.config import load_choice, with_options
+    from hloinspect.report.html import html_page, read_answer
+
+    path = Path(output or DEFAULT)
+    _check(inputs, output, show, target_b)
+    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
+    progress = Progress(after_s=1.0)
+    try:
+        answers = [
+            read_answer(
+                source,
+                target=hardware,
+                link=link,
+                devices=devices,
+                topology=topology,
+                xla_flags=xla_flags,
+                production=production,
+                cache=cache,
+                module=module,
+                expect=expect,
+                jobs=jobs,
+                allow_broken=allow_broken,
+                rules=rules,
+                on_progress=progress,
+            )
+            for source, hardware in zip(inputs, (target, target_b or target), strict=False)
+        ]
+        page = html_page(*answers)
+    finally:
+        progress.clear()
+    if output == "-":
+        click.echo(page, nl=False, color=True)
+    else:
+        _write(path, page, show)
+    return EXIT_UNKNOWN if any(_is_unsure(answer.report) for answer in answers) else 0
+
+
+def _check(inputs: tuple[str, ...], output: str | None, show: bool, target_b: str | None) -> None:
+    """What can be told before anything is read. Raises UsageError."""
+    if len(inputs) > 2:
+        raise UsageError(f"a page shows one INPUT, or two side by side; these are {len(inputs)}")
+    if target_b is not None and len(inputs) == 1:
+        raise UsageError("--target-b is for a second INPUT; there is one")
+    if show and output == "-":
+        raise UsageError("--open needs a file: give -o a name")
+    if output is None:
+        _spare(Path(DEFAULT))
+
+
+def _spare(path: Path) -> None:
+    """A file of the default name that is not ours is not overwritten."""
+    from hloinspect.report.html.page import MARK
+
+    if not path.exists():
+        return
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            ours = MARK in file.read(4096)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    if not ours:
+        raise UsageError(f"{path} is there and is no page of hloinspect: name another file with -o")
+
+
+def _write(path: Path, page: str, show: bool) -> None:
+    try:
+        path.write_text(page, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+    click.echo(f"{path} ({len(page) / 1000:,.0f} kB): open it in a browser")
+    if show:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+
+
+def _is_unsure(report: Report) -> bool:
+    from hloinspect.cli.inspect import exit_code
+
+    doubtful = report.trace is not None and any(unknown.affects == "time" for unknown in report.unknown)
+    return doubtful or exit_code(report) == EXIT_UNKNOWN
