@@ -1,6 +1,6 @@
 """A decoder's training step, four ways: the same model, the MLP's hidden activation kept, offloaded or recomputed.
 
-Each function without arguments lowers one step for whatever devices JAX reports:
+Each function lowers one step for whatever devices JAX reports (``train`` any of these, by its arguments):
 
     offload_scan      layers in a ``lax.scan``; ``hid`` goes to pinned host memory and comes back for the backward pass
     offload_unrolled  the same, with the layers written out one after the other
@@ -18,12 +18,13 @@ hand.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec
 
 Params = dict[str, Any]
 LEARNING_RATE, BETA1, BETA2, EPSILON, WEIGHT_DECAY = 3e-4, 0.9, 0.95, 1e-8, 0.1
@@ -68,33 +69,53 @@ def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     return (x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + 1e-6)).astype(x.dtype) * scale
 
 
+def by_batch(x: jax.Array) -> jax.Array:
+    """On several devices, hold an activation sharded by its batch: else the compiler may take the weights' sharding."""
+    return x if jax.device_count() == 1 else jax.lax.with_sharding_constraint(x, over_batch())
+
+
 def attention(x: jax.Array, w: Params, heads: int) -> jax.Array:
     batch, seq, dim = x.shape
-    qkv = checkpoint_name(x @ w["qkv"], "qkv")
+    qkv = checkpoint_name(by_batch(x @ w["qkv"]), "qkv")
     q, k, v = (part.reshape(batch, seq, heads, dim // heads) for part in jnp.split(qkv, 3, -1))
     mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="xla").reshape(x.shape)
     return checkpoint_name(mixed @ w["out"], "attn")
 
 
 def mlp(x: jax.Array, w: Params) -> jax.Array:
-    hid = checkpoint_name(jax.nn.gelu(x @ w["up"]), "hid")
+    hid = checkpoint_name(by_batch(jax.nn.gelu(x @ w["up"])), "hid")
     return hid @ w["down"]
 
 
 def layer(x: jax.Array, w: Params, heads: int) -> jax.Array:
-    x = checkpoint_name(x, "inp")
+    x = checkpoint_name(by_batch(x), "inp")
     x = x + attention(rms_norm(x, w["norm1"]), w, heads)
     return x + mlp(rms_norm(x, w["norm2"]), w)
 
 
-def loss_fn(params: Params, tokens: jax.Array, s: Shapes, policy: Callable[..., Any], scan: bool) -> jax.Array:
-    remat_layer = jax.checkpoint(lambda x, w: layer(x, w, s.heads), policy=policy)
+def separate(layers: Any, count: int) -> Iterator[Params]:
+    """The weights of one layer after the other, of a stack of them all or of a list."""
+    for i in range(count):
+        yield layers[i] if isinstance(layers, list) else jax.tree.map(lambda stacked, i=i: stacked[i], layers)
+
+
+def loss_fn(
+    params: Params,
+    tokens: jax.Array,
+    s: Shapes,
+    policy: Callable[..., Any],
+    scan: bool,
+    prevent_cse: bool = True,
+    fetch: Callable[[Params], Params] = lambda w: w,
+) -> jax.Array:
+    """``fetch`` gets the weights of one layer where it runs, and again where its backward pass does."""
+    remat_layer = jax.checkpoint(lambda x, w: layer(x, fetch(w), s.heads), policy=policy, prevent_cse=prevent_cse)
     x = params["embed"][tokens[:, :-1]]
     if scan:
         x, _ = jax.lax.scan(lambda x, w: (remat_layer(x, w), None), x, params["layers"])
     else:
-        for i in range(s.layers):
-            x = remat_layer(x, jax.tree.map(lambda stacked, i=i: stacked[i], params["layers"]))
+        for w in separate(params["layers"], s.layers):
+            x = remat_layer(x, w)
     logits = (rms_norm(x, params["norm"]) @ params["embed"].T).astype(jnp.float32)
     picked = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
     return jnp.mean(jax.nn.logsumexp(logits, -1) - picked)
@@ -125,19 +146,46 @@ def adamw(params: Params, grads: Params, state: Params) -> tuple[Params, Params]
 # --- the steps ------------------------------------------------------------------------------------
 
 
-def make_train_step(s: Shapes, policy: Callable[..., Any], scan: bool) -> Any:
+def make_train_step(s: Shapes, policy: Callable[..., Any], scan: bool, prevent_cse: bool = True) -> Any:
     def train_step(params: Params, state: Params, tokens: jax.Array) -> tuple[Params, Params, jax.Array]:
-        loss, grads = jax.value_and_grad(loss_fn)(params, tokens, s, policy, scan)
+        loss, grads = jax.value_and_grad(loss_fn)(params, tokens, s, policy, scan, prevent_cse)
         params, state = adamw(params, grads, state)
         return params, state, loss
 
     return jax.jit(train_step, donate_argnums=(0, 1))
 
 
-def abstract_arguments(s: Shapes) -> tuple[Params, Params, jax.ShapeDtypeStruct]:
-    """Shapes and dtypes only: lowering needs no values, so no memory is spent on them."""
-    params = jax.eval_shape(lambda: init_params(jax.random.key(0), s))
-    return params, jax.eval_shape(init_optimizer, params), jax.ShapeDtypeStruct((s.batch, s.seq + 1), jnp.int32)
+def abstract_arguments(s: Any, init: Callable[..., Params] = init_params) -> tuple[Params, Params, Any]:
+    """Shapes and dtypes only: lowering needs no values, so no memory is spent on them.
+
+    On several devices all is sharded over them (FSDP), and ``s.batch`` is the batch of each.
+    """
+    params = jax.eval_shape(lambda: init(jax.random.key(0), s))
+    tokens = jax.ShapeDtypeStruct((s.batch * jax.device_count(), s.seq + 1), jnp.int32)
+    arguments = params, jax.eval_shape(init_optimizer, params), tokens
+    if jax.device_count() == 1:
+        return arguments
+    return jax.tree.map(lambda leaf, at: leaf.update(sharding=at), arguments, shardings(arguments))
+
+
+def over_batch() -> NamedSharding:
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    return NamedSharding(mesh, PartitionSpec("data"))
+
+
+def shardings(arguments: Any) -> Any:
+    """Where parameters, state and tokens live: the batch over all devices, and the last axis of each weight or the one
+    before it, whichever divides."""
+    mesh = over_batch().mesh
+
+    def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        if leaf.dtype == jnp.int32 and leaf.ndim == 2:  # tokens
+            return over_batch()
+        axes = range(leaf.ndim - 2, leaf.ndim) if leaf.ndim > 1 and not path[-1].key.startswith("norm") else ()
+        axis = max((axis for axis in axes if leaf.shape[axis] % mesh.size == 0), default=None)
+        return NamedSharding(mesh, PartitionSpec(*("data" if i == axis else None for i in range(leaf.ndim))))
+
+    return jax.tree.map_with_path(sharding, arguments)
 
 
 def offload_policy() -> Callable[..., Any]:
@@ -168,6 +216,22 @@ def save() -> jax.stages.Lowered:
 
 def remat() -> jax.stages.Lowered:
     return lower(jax.checkpoint_policies.nothing_saveable, scan=True)
+
+
+def train(
+    batch: int = 8,
+    layers: int = 8,
+    policy: Callable[..., Any] | None = None,
+    unrolled: bool = False,
+    prevent_cse: bool = True,
+) -> jax.stages.Lowered:
+    """The step for `hloinspect plan`, which varies its arguments; ``policy`` is ``hid`` offloaded where none is given.
+
+    hloinspect plan examples/dense.py:train --vary policy=save,remat,offload:hid --vary batch=4,8 --target gb200
+    """
+    s = shapes_from_environment()._replace(batch=batch, layers=layers)
+    step = make_train_step(s, policy or offload_policy(), scan=not unrolled, prevent_cse=prevent_cse)
+    return step.lower(*abstract_arguments(s))
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from hloinspect.rules.choice import Choice, checked_codes, checked_severity
 GATE_KEYS = ("baseline", "budget", "step")
 """Keys of the gate, which gate/config.py reads."""
 
-_KEYS = ("select", "ignore", "severity", *GATE_KEYS)
+_KEYS = ("select", "ignore", "severity", "plan", *GATE_KEYS)  # plan/axes.py reads plan
 
 
 def load_choice(folder: Path) -> Choice:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hloinspect.errors import InputError
 
 _OPTIMIZED = re.compile(
-    r"(?P<key>.+?)\.(?:(?:(?:sm_[\d.]+[a-z]?|gfx\w+)_)?(?:gpu|tpu|cpu)_)?after_optimizations"
+    r"(?P<key>.+?)\.(?:(?:(?:sm_[\d.]+[a-z]?|gfx\w+)_)?(?P<platform>gpu|tpu|cpu)_)?after_optimizations"
     r"(?P<ending>\.txt|\.hlo|\.hlo_proto\.pb|\.hlo\.pb)(?P<packed>\.gz|\.xz|\.zst)?"
 )
 _TOTAL = re.compile(r"^Memory Space: .*\(color=(\d{1,4})\)\s*\nTotal bytes: (\d{1,18})", re.MULTILINE)
@@ -31,7 +31,8 @@ class DumpedModule:
     """One module of a dump: its optimized text or proto (the text where both are there, and unpacked if it is there so)
     and the files beside it.
 
-    ``key`` is what its files share, such as ``module_0001.jit_train_step``.
+    ``key`` is what its files share, such as ``module_0001.jit_train_step``; ``platform`` is gpu, tpu, cpu, or "" where
+    the module's name does not say.
     """
 
     key: str
@@ -42,6 +43,7 @@ class DumpedModule:
     buffer_assignment: Path | None
     target_config: Path | None
     size_bytes: int
+    platform: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def _with_side_files(key: str, module: Path, names: dict[str, Path]) -> DumpedMo
         buffer_assignment=names.get(f"{stem}-buffer-assignment.txt"),
         target_config=names.get(f"{key}.gpu_target_config.pbtxt"),
         size_bytes=module.stat().st_size,
+        platform=(match["platform"] or "") if (match := _OPTIMIZED.fullmatch(module.name)) else "",
     )
 
 

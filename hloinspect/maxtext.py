@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloinspect.compile.result import NOTE_POLICY_UNMATCHED, OFFLOAD, REMAT, SAVE, CompileResult
 from hloinspect.errors import CompileError, UsageError
+from hloinspect.given import Production
 from hloinspect.hardware import Target, load_target
 from hloinspect.report.schema import Report
 
@@ -74,6 +75,8 @@ def inspect_maxtext(
     devices: int | None = None,
     topology: str | None = None,
     xla_flags: Sequence[str] = (),
+    production: Production | None = None,
+    cache: Path | None = None,
     compare: Sequence[str] = (),
     keep: Path | None = None,
     rules: Choice | None = None,
@@ -83,17 +86,13 @@ def inspect_maxtext(
     own) and its ``key=value`` words.
 
     ``compare`` names what else to compile: ``remat`` with the offloaded tensors recomputed, ``save`` with them kept on
-    the device. ``keep`` gets the files of the compilation, and those of a comparison in folders of these names. Raises
-    HloInspectError.
+    the device. ``production`` and ``cache`` are as for ``inspect``. ``keep`` gets the files of the compilation, and
+    those of a comparison in folders of these names. Raises HloInspectError.
     """
-    chosen = load_target(target) if isinstance(target, str) else target
-    if chosen is None:
-        raise UsageError("say what to compile MaxText for with --target (see `hloinspect targets`)")
-    if chosen.platform != "gpu":
-        raise UsageError(f"MaxText is compiled for GPUs only; {chosen.name} is a {chosen.platform.upper()}")
+    chosen = target_for_maxtext(target)
     if strange := [word for word in compare if word not in INSTEAD]:
         raise UsageError(f"--compare {strange[0]}: it is remat, save, or both with a comma between them")
-    _check_installed()
+    check_installed()
     say = on_progress or (lambda text: None)
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
         out = keep or Path(scratch) / "step"
@@ -102,12 +101,24 @@ def inspect_maxtext(
         for tensors in (OFFLOAD, *dict.fromkeys(compare)):
             folder = out if tensors == OFFLOAD else out / tensors
             told = _telling(say, tensors if compare else "")
-            results.append(_compile(arguments, tensors, chosen, folder, devices, topology, xla_flags, told))
+            how = (devices, topology, xla_flags, production, cache)
+            results.append(_compile(arguments, tensors, chosen, folder, *how, on_progress=told))
             variants.append(_variant(results[-1], tensors, chosen, link, rules))
     return _answer(results[0], tuple(variants))
 
 
-def _check_installed() -> None:
+def target_for_maxtext(target: str | Target | None) -> Target:
+    """The target, which must be a GPU. Raises UsageError and TargetError."""
+    chosen = load_target(target) if isinstance(target, str) else target
+    if chosen is None:
+        raise UsageError("say what to compile MaxText for with --target (see `hloinspect targets`)")
+    if chosen.platform != "gpu":
+        raise UsageError(f"MaxText is compiled for GPUs only; {chosen.name} is a {chosen.platform.upper()}")
+    return chosen
+
+
+def check_installed() -> None:
+    """Raises CompileError where MaxText is not installed."""
     from importlib.util import find_spec
 
     if find_spec("maxtext") is None:
@@ -126,6 +137,8 @@ def _compile(
     devices: int | None,
     topology: str | None,
     xla_flags: Sequence[str],
+    production: Production | None,
+    cache: Path | None,
     on_progress: Callable[[str], None],
 ) -> CompileResult:
     from hloinspect.compile.launch import compile_request
@@ -140,6 +153,8 @@ def _compile(
             devices=devices,
             topology=topology,
             xla_flags=xla_flags,
+            production=production,
+            cache=cache,
             on_progress=on_progress,
         )
     except CompileError as error:
@@ -154,14 +169,14 @@ def _variant(result: CompileResult, tensors: str, target: Target, link: str | No
     return Variant(
         tensors=tensors,
         report=replace(report, input=replace(report.input, path=manifest.step, kind="step")),
-        host=_host_memory(report, target),
+        host=host_memory_of(report, target),
         compile_s=manifest.seconds["compile"],
         process_s=sum(manifest.seconds.values()),
         peak_rss_bytes=manifest.peak_rss_bytes,
     )
 
 
-def _host_memory(report: Report, target: Target) -> HostMemory:
+def host_memory_of(report: Report, target: Target) -> HostMemory:
     """What all devices of one host take together: the last figure of a topology ``PxHxD`` says how many those are."""
     devices = int((report.program.topology or "1x1x1").rpartition("x")[2])
     used = report.memory.host_bytes

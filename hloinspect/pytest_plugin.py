@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hloinspect.gate.gate import Checked
     from hloinspect.report.schema import Report
 
-MARKER_OPTIONS = ("target", "link", "devices", "topology", "xla_flags", "budget", "baseline")
+MARKER_OPTIONS = ("target", "link", "devices", "topology", "xla_flags", "production", "budget", "baseline")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -129,6 +129,6 @@ class Inspector:
     def _cache(self) -> Path | None:
         if not self.use_cache:
             return None
-        from hloinspect.compile.cache import cache_folder
+        from hloinspect.given import cache_folder
 
         return cache_folder()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,16 @@ ROOT = Path(__file__).resolve().parents[1]
 # Wall time is no property of the code: the machine may be busy.
 hypothesis.settings.register_profile("hloinspect", deadline=None)
 hypothesis.settings.load_profile("hloinspect")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Commands keep what they compile in a folder of this run, so that a step that several documents show is compiled
+    once. Workers inherit it. Tests that test compiling call ``compile_step``, which keeps nothing unless it is told
+    to."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="hloinspect-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["HLOINSPECT_CACHE"] = folder.name
 
 
 @pytest.fixture(scope="session")

@@ -200,7 +200,8 @@ def test_an_unknown_memory_is_no_doubt_about_time(stalled: Report) -> None:
         ([OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "--allow-unknown"], 1, ["FAILED"]),
         ([HOST_COMPUTE, "--target", "gb200", "--budget", "stall=50%"], 1, ["FAILED"]),
         ([HOST_COMPUTE, "--target", "gb200", "--budget", "stall.d2h=99%"], 3, ["UNKNOWN"]),
-        ([SAVE, "no/such/file", "--target", "gb200", "--budget", "stall=1%"], 2, []),
+        ([SAVE, "no/such/file", "--target", "gb200", "--budget", "stall=1%"], 2, ["ok", "ERROR"]),
+        (["no/such/file", "--target", "gb200", "--budget", "stall=1%"], 2, []),
     ],
 )
 def test_exit_codes_follow_the_worst_of_all_inputs_and_budgets(

@@ -11,9 +11,16 @@ from click.testing import CliRunner
 from gate_samples import compiled_directory
 
 from hloinspect.cli import main
-from hloinspect.compile.cache import cache_folder, clear, copy_to, entries, find, key_of, limit_bytes, store
+from hloinspect.compile.cache import clear, copy_to, entries, find, key_of, limit_bytes, store
 from hloinspect.errors import UsageError
+from hloinspect.given import cache_folder
 
+GIVEN = {
+    "flags_from": "dump",
+    "left_out": [],
+    "autotune_results": {"path": "p", "sha256": "0"},
+    "pgle": {"path": "p", "sha256": "0"},
+}
 REQUEST = {
     "target": "gb200",
     "platform": "gpu",
@@ -25,6 +32,7 @@ REQUEST = {
     "step": "train.py:step",
     "out": "/somewhere",
     "notes": [],
+    "production": GIVEN,
 }
 VERSIONS = {"jax": "0.12.0", "jaxlib": "0.12.0", "plugin": None}
 
@@ -43,6 +51,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"topology": "2x1x4"},
         {"xla_flags": []},
         {"compiler_options": {"a": False}},
+        {"production": None},
+        {"production": GIVEN | {"pgle": {"path": "p", "sha256": "1"}}},
+        {"production": GIVEN | {"pgle": {"path": "p", "sha256": "2"}}},
+        {"production": GIVEN | {"autotune_results": {"path": "p", "sha256": "1"}}},
     ],
 )
 def test_all_that_decides_the_module_decides_the_key(changed: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hloinspect.compile import Manifest, OffloadName, load_result
-from hloinspect.compile.launch import _publish, _staging
+from hloinspect.compile.launch import publish, staging_in
 from hloinspect.compile.result import SCHEMA
 from hloinspect.errors import InputError
 
@@ -93,7 +93,7 @@ def test_a_failure_leaves_the_users_files_and_removes_what_was_begun(tmp_path: P
     (mine / "notes.txt").write_text("keep")
 
     def fail(out: Path) -> None:
-        with _staging(out) as staging:
+        with staging_in(out) as staging:
             (staging / "module.hlo.txt").write_text(TEXT)
             raise ZeroDivisionError
 
@@ -105,18 +105,18 @@ def test_a_failure_leaves_the_users_files_and_removes_what_was_begun(tmp_path: P
 
 def test_files_of_the_same_name_that_are_not_ours_are_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "somebody else\'s"}')
-    with pytest.raises(InputError, match=r"holds manifest\.json"), _staging(tmp_path):
+    with pytest.raises(InputError, match=r"holds manifest\.json"), staging_in(tmp_path):
         pass
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is a file"), _staging(tmp_path / "file"):
+    with pytest.raises(InputError, match="is a file"), staging_in(tmp_path / "file"):
         pass
 
 
 def test_an_earlier_result_is_replaced_whole(tmp_path: Path) -> None:
     out = write(tmp_path / "out")
     (out / "thunk_sequence.txt").write_text("of the earlier one")
-    with _staging(out) as staging:
+    with staging_in(out) as staging:
         write(staging)
-        _publish(staging, out)
+        publish(staging, out)
     assert load_result(out).thunk_sequence is None
     assert not list(out.glob(".hloinspect-*"))

@@ -114,7 +114,7 @@ def test_the_step_sees_the_targets_devices(trained: CompileResult) -> None:
         "index": 0,
         "eager": 6.0,
         "mesh": 8,
-        "params": "ShapeDtypeStruct",
+        "params": "TargetArray",
         "momentum_kind": "pinned_host",
         "kinds_differ": True,
         "xla_flags": None,

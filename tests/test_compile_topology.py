@@ -55,6 +55,9 @@ def test_a_gpu_topology_has_exactly_the_devices_asked_for_or_is_refused(devices:
         ("v6e", 4, ("v6e:2x2", 4)),
         ("v6e", 8, ("v6e:2x4", 8)),
         ("v6e", 256, ("v6e:16x16", 256)),
+        ("v5e", 128, ("v5e:8x16", 128)),
+        ("v5p", None, ("v5p:2x2x1", 1)),
+        ("v5p", 128, ("v5p:4x4x8", 128)),
     ],
 )
 def test_tpus_come_in_fixed_shapes(target: str, devices: int | None, expected: tuple[str, int]) -> None:

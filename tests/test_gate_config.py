@@ -41,7 +41,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "project"
     (home / "modules").mkdir(parents=True)
     shutil.copy(SMALL, home / "modules" / "optimizer.hlo.gz")
-    nothing = module_text("%a = f32[8]{0} parameter(0)\nROOT %r = f32[8]{0} negate(%a)")
+    nothing = module_text(
+        '%a = f32[8]{0} parameter(0)\nROOT %r = f32[8]{0} negate(%a), backend_config={"operation_queue_id":"0"}'
+    )
     (home / "modules" / "save.hlo.gz").write_bytes(gzip.compress(nothing.encode()))
     (home / "pyproject.toml").write_text(GATE, encoding="utf-8")
     monkeypatch.chdir(home)

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from hloinspect.api import inspect
 from hloinspect.compile import maxtext
-from hloinspect.compile.child import _instead_of_offloading
 from hloinspect.compile.flags import compiler_options, renamed
 from hloinspect.compile.launch import compile_request
+from hloinspect.compile.policies import changed
 from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
 from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
-from hloinspect.maxtext import HostMemory, MaxTextAnswer, Variant, _host_memory, inspect_maxtext
+from hloinspect.maxtext import HostMemory, MaxTextAnswer, Variant, host_memory_of, inspect_maxtext
 from hloinspect.offload.names import _likeness, hlo_dtype
 from hloinspect.report.maxtext_text import maxtext_text
 
@@ -124,9 +124,9 @@ def test_a_refused_old_name_gets_the_new_one_and_others_get_none() -> None:
 
 def test_offloaded_names_are_left_out_or_kept_as_asked() -> None:
     names = {"names_which_can_be_saved": ["a"], "names_which_can_be_offloaded": ["b", "c"], "offload_src": "device"}
-    assert _instead_of_offloading(names, OFFLOAD) == names
-    assert _instead_of_offloading(names, REMAT) == {**names, "names_which_can_be_offloaded": []}
-    saved = _instead_of_offloading(names, SAVE)
+    assert changed(names, {"offloaded": OFFLOAD}) == names
+    assert changed(names, {"offloaded": REMAT}) == {**names, "names_which_can_be_offloaded": []}
+    saved = changed(names, {"offloaded": SAVE})
     assert (saved["names_which_can_be_saved"], saved["names_which_can_be_offloaded"]) == (["a", "b", "c"], [])
 
 
@@ -243,7 +243,7 @@ def answer() -> MaxTextAnswer:
     report = inspect(str(fixture), target="gb200").report
     memory = replace(report.memory, device_bytes=200 << 30, host_bytes=4 << 30)
     report = replace(report, memory=memory, program=replace(report.program, topology="2x16x4"))
-    host = _host_memory(report, load_target("gb200"))
+    host = host_memory_of(report, load_target("gb200"))
     step = Variant("offload", report, host, 7.5, 12.0, 1 << 30)
     other = Variant("remat", report, replace(host, bytes=0), 7.5, 12.0, 1 << 30)
     settings = {"library": "MaxText", "version": "0.2.5", "model_name": "m", "remat_policy": "custom"}
@@ -253,7 +253,7 @@ def answer() -> MaxTextAnswer:
 def test_a_host_is_what_the_last_figure_of_the_topology_says(answer: MaxTextAnswer) -> None:
     tray = answer.variants[0].host
     assert tray == HostMemory(devices=4, bytes=16 << 30, limit_bytes=2 * 480 * 10**9)  # two Graces
-    assert _host_memory(answer.variants[0].report, load_target("h100")).limit_bytes == (
+    assert host_memory_of(answer.variants[0].report, load_target("h100")).limit_bytes == (
         load_target("h100").link.host_memory_bytes.value / 2  # four of the eight that share it
     )
 

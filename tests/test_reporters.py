@@ -20,7 +20,7 @@ from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.gate.baseline import Baseline
 from hloinspect.gate.budget import parse_budget
-from hloinspect.gate.gate import Checked, check_report
+from hloinspect.gate.gate import Checked, Unread, check_report
 from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.report import github, junit, markdown, sarif
 from hloinspect.report.schema import Report, SourceInfo, Unknown
@@ -32,6 +32,10 @@ SAVE = FIXTURES / "gb200_save" / "module.hlo.txt.gz"
 FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 STATUSES = {"within": "", "over": "failure", "unknown": "error", "missing": "error"}
 HOSTILE = 'a,b:c%0A::error::|<script>`"&\x1b[31m\u202e.py'
+UNREAD = [
+    Unread("broken", "src/train.py:broken", "gb200", "NameError: name 'x' is not defined (src/train.py:3, in broken)"),
+    Unread(HOSTILE, "no/such.hlo", None, "no such file <b>|`::error::\x1b[31m"),
+]
 
 
 def check(*arguments: str | Path) -> Result:
@@ -302,3 +306,53 @@ def test_a_report_that_makes_no_sense_is_told_before_anything_is_read(text: str)
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     result = check(SAVE, "--target", "gb200", "--budget", "stall=1%", "--report", f"junit={tmp_path}/no/such/x.xml")
     assert (result.exit_code, "cannot write" in result.stderr) == (2, True)
+
+
+# --- inputs that could not be read ----------------------------------------------------------------
+
+
+def test_an_input_that_cannot_be_read_is_an_error_for_every_reader(checks: list[Checked]) -> None:
+    root = ElementTree.fromstring(junit.render(checks[1:2], unread=UNREAD))
+    before = ElementTree.fromstring(junit.render(checks[1:2]))
+    assert [int(root.attrib[name]) - int(before.attrib[name]) for name in ("tests", "errors", "failures")] == [2, 2, 0]
+    suite = root.findall("testsuite")[-2]
+    assert [case.attrib["message"] for case in suite.iter("error")] == [UNREAD[0].message]
+
+    document = json.loads(sarif.render(checks[1:2], unread=UNREAD))
+    (invocation,) = document["runs"][0]["invocations"]
+    assert invocation["executionSuccessful"] is False
+    told = invocation["toolExecutionNotifications"]
+    assert UNREAD[0].message in told[0]["message"]["text"]
+    assert told[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "src/train.py"
+    assert "invocations" not in json.loads(sarif.render(checks[1:2]))["runs"][0]
+
+    rows = [line for line in markdown.render(checks[1:2], unread=UNREAD).splitlines() if "**ERROR**" in line]
+    assert len(rows) == 2
+    assert all(row.count("|") == 7 + row.count("\\|") and "<b>" not in row for row in rows)
+    lines = github.render([], unread=UNREAD).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error"]
+    assert "file=src/train.py,line=1" in lines[0]
+
+
+def test_the_schemas_hold_with_inputs_that_could_not_be_read(checks: list[Checked]) -> None:
+    xmlschema, jsonschema = pytest.importorskip("xmlschema"), pytest.importorskip("jsonschema")
+    xmlschema.XMLSchema(str(DATA / "junit.xsd")).validate(junit.render(checks, unread=UNREAD))
+    schema = json.loads(gzip.decompress((DATA / "sarif-2.1.0.json.gz").read_bytes()))
+    validator = jsonschema.validators.validator_for(schema)(schema, format_checker=jsonschema.FormatChecker())
+    assert [error.message for error in validator.iter_errors(json.loads(sarif.render(checks, unread=UNREAD)))] == []
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_the_others_are_judged_where_one_input_cannot_be_read(where: int, tmp_path: Path) -> None:
+    inputs: list[str | Path] = [SAVE, OPTIMIZER]
+    inputs.insert(where, "no/such/file")
+    baseline = tmp_path / "baseline.json"
+    result = check(*inputs, "--target", "gb200", "--budget", "stall=1%", "--format", "json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["status"]) == (2, "error")
+    assert [one["status"] for one in found["checks"]] == ["within", "over"]
+    assert [(one["input"], one["target"]) for one in found["errors"]] == [("no/such/file", "gb200")]
+    assert "no such file" in found["errors"][0]["message"]
+    recorded = check(*inputs, "--target", "gb200", "--baseline", baseline, "--update-baseline")
+    assert (recorded.exit_code, baseline.exists()) == (2, False)
+    assert "was not changed" in recorded.stderr

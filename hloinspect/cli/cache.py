@@ -20,10 +20,11 @@ The folder is HLOINSPECT_CACHE, else hloinspect in XDG_CACHE_HOME or ~/.cache. H
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
 def command(action: str, style: str, output: str | None) -> None:
-    """Show how much is kept of steps that the pytest plugin compiled, or remove it (clear)."""
+    """Show how much is kept of steps that were compiled, or remove it (clear)."""
     import json
 
-    from hloinspect.compile.cache import cache_folder, clear, entries, limit_bytes
+    from hloinspect.compile.cache import clear, entries, limit_bytes
+    from hloinspect.given import cache_folder
     from hloinspect.units import bytes_text
 
     folder, limit = cache_folder(), limit_bytes()

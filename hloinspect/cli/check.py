@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import emit
-from hloinspect.cli.options import Progress, judging_options, rule_options
-from hloinspect.errors import UsageError
+from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
+from hloinspect.errors import HloInspectError, UsageError
+from hloinspect.given import Production
 
 if TYPE_CHECKING:
     from hloinspect.gate.config import GateConfig, GatedStep
-    from hloinspect.gate.gate import Checked
+    from hloinspect.gate.gate import Checked, Unread
+    from hloinspect.report.schema import Report
     from hloinspect.rules.choice import Choice
 
 EPILOG = """\b
@@ -28,10 +30,11 @@ Examples:
 METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: step, stall, exposed (.d2h, .h2d; % of the
 step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
 .HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
-Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input, 3 not enough evidence (--allow-unknown makes
+Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input (of several INPUTs the others are judged
+all the same), 3 not enough evidence (--allow-unknown makes
 that a pass) or nothing in the baseline to compare with."""
 
-EXIT_CODES = {"passed": 0, "failed": 1, "unknown": 3}
+EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}
 SHOW_FINDINGS = frozenset({"sarif", "github"})
 """Formats that show findings, for which rules run though no budget asks for any."""
 
@@ -41,6 +44,7 @@ FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 @click.command("check", epilog=EPILOG)
 @click.argument("inputs", metavar="[INPUT]...", nargs=-1)
 @judging_options
+@compiling_options
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--budget", "budgets", multiple=True, metavar="METRIC=LIMIT", help="What the step may cost; repeatable.")
 @click.option(
@@ -62,6 +66,8 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
     module: str | None,
     budgets: tuple[str, ...],
     baseline: Path | None,
@@ -92,13 +98,14 @@ def command(
     config = load_gate(here)
     rules = with_options(load_choice(here), select, ignore, severity)
     baseline = baseline or (config.baseline if config else None)
-    options = GatedStep("", name or "", target, link, devices, topology, xla_flags, module, limits)
+    options = GatedStep("", name or "", target, link, devices, topology, xla_flags, module, limits, production)
     steps = _given(inputs, options, config, here) if inputs else _configured(config, options)
     _refuse_senseless(steps, baseline, update_baseline)
-    checks = _run(steps, baseline, update_baseline, allow_unknown, _wanted(steps, baseline, writers, rules))
+    wanted = _wanted(steps, baseline, writers, rules)
+    checks, unread = _run(steps, baseline, update_baseline, allow_unknown, wanted, cache)
     for style_of, file in writers:
-        emit(_reporter(style_of)(checks, allow_unknown), file)
-    return EXIT_CODES[overall(checks, allow_unknown)]
+        emit(_reporter(style_of)(checks, allow_unknown, unread), file)
+    return EXIT_CODES[overall(checks, allow_unknown, unread)]
 
 
 def _given(inputs: Sequence[str], options: GatedStep, config: GateConfig | None, here: Path) -> list[GatedStep]:
@@ -156,30 +163,59 @@ def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update:
 
 
 def _run(
-    steps: Sequence[GatedStep], path: Path | None, update: bool, allow_unknown: bool, wanted: tuple[Choice, bool | None]
-) -> list[Checked]:
-    from hloinspect.gate.gate import check_report, report_of, why_no_entry
+    steps: Sequence[GatedStep],
+    path: Path | None,
+    update: bool,
+    allow_unknown: bool,
+    wanted: tuple[Choice, bool | None],
+    cache: Path | None,
+) -> tuple[list[Checked], list[Unread]]:
+    from hloinspect.gate.gate import check_report, why_no_entry
 
     known: Baseline | None = None
     if path is not None:
         from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 
         known = Baseline(path) if update and not path.exists() else load_baseline(path)
-    rules, memory = wanted
-    progress = Progress()
-    try:
-        reports = [(step, report_of(step, rules=rules, memory=memory, on_progress=progress)) for step in steps]
-    finally:
-        progress.clear()
+    reports, unread = _reports(steps, wanted, cache)
     checks = [check_report(report, step.name, step.budgets, known) for step, report in reports]
     if not update or path is None:
-        return checks
+        return checks, unread
     for checked in checks:
         if (reason := why_no_entry(checked)) and not allow_unknown:
             raise UsageError(f"{path} was not changed, since {checked.name} is no baseline: {reason}")
+    if unread:
+        click.echo(f"{path} was not changed, since not all steps could be read", err=True)
+        return checks, unread
     known = update_baseline(path, [checked.now for checked in checks])
     click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
-    return [check_report(report, step.name, step.budgets, known) for step, report in reports]
+    return [check_report(report, step.name, step.budgets, known) for step, report in reports], unread
+
+
+def _reports(
+    steps: Sequence[GatedStep], wanted: tuple[Choice, bool | None], cache: Path | None
+) -> tuple[list[tuple[GatedStep, Report]], list[Unread]]:
+    """The reports on all steps. One of several that cannot be compiled or read does not keep the others from being
+    judged; wrong use does, and so does the only one."""
+    from hloinspect.gate.gate import Unread, report_of
+
+    rules, memory = wanted
+    progress = Progress()
+    reports: list[tuple[GatedStep, Report]] = []
+    unread: list[Unread] = []
+    try:
+        for step in steps:
+            try:
+                report = report_of(step, rules=rules, memory=memory, cache=cache, on_progress=progress)
+            except HloInspectError as error:
+                if isinstance(error, UsageError) or len(steps) == 1:
+                    raise
+                unread.append(Unread(step.name, step.source, step.target, " ".join(str(error).split())))
+            else:
+                reports.append((step, report))
+    finally:
+        progress.clear()
+    return reports, unread
 
 
 def _writer(text: str) -> tuple[str, str | None]:
@@ -189,10 +225,11 @@ def _writer(text: str) -> tuple[str, str | None]:
     return style, file
 
 
-def _reporter(style: str) -> Callable[[Sequence[Checked], bool], str]:
+def _reporter(style: str) -> Callable[[Sequence[Checked], bool, Sequence[Unread]], str]:
     """One reporter a file; only the one that is asked for is imported."""
     import importlib
 
     home = {"text": "check_text", "json": "check_json"}.get(style, style)
-    reporter: Callable[[Sequence[Checked], bool], str] = importlib.import_module(f"hloinspect.report.{home}").render
+    module = importlib.import_module(f"hloinspect.report.{home}")
+    reporter: Callable[[Sequence[Checked], bool, Sequence[Unread]], str] = module.render
     return reporter

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hloinspect.cli.options import compiling_options
+from hloinspect.given import Production
+
 if TYPE_CHECKING:
     from hloinspect.compile import CompileResult
 
@@ -32,6 +35,7 @@ Examples:
 @click.option(
     "--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="An XLA flag, name=value. May be repeated."
 )
+@compiling_options
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Directory for the files. Default: <function>-<target>."
 )
@@ -46,6 +50,8 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
     output: Path | None,
     form: str,
     timeout: float,
@@ -71,6 +77,8 @@ def command(
             devices=devices,
             topology=topology,
             xla_flags=xla_flags,
+            production=production,
+            cache=cache,
             timeout_s=timeout,
             on_progress=progress.show,
         )
@@ -116,7 +124,7 @@ def as_text(result: CompileResult) -> str:
         f"  device        arguments {_size(memory, 'argument')}, temporary {_size(memory, 'temp')} (per device)",
         f"  pinned host   arguments {_size(memory, 'host_argument')}, temporary {_size(memory, 'host_temp')}",
         f"  time          import {seconds['import']:.1f} s, trace and lower {seconds['trace_and_lower']:.1f} s, "
-        f"compile {seconds['compile']:.1f} s",
+        f"compile {seconds['compile']:.1f} s" + (" (found in the cache)" if manifest.cached else ""),
         *(f"  note          {note}" for note in manifest.notes),
     ]
     return "\n".join(rows)

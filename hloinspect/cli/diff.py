@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
+from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
+from hloinspect.given import Production
 
 EPILOG = """\b
 Examples:
@@ -26,6 +27,7 @@ EXIT_UNKNOWN = 3
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
 @judging_options
+@compiling_options
 @click.option("--target-b", metavar="NAME", help="Hardware for B where it is another than A's.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer that differs.")
 @rule_options
@@ -38,6 +40,8 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
     target_b: str | None,
     show_all: bool,
     select: tuple[str, ...],
@@ -65,8 +69,9 @@ def command(
     snapshots, doubts = [], []
     try:
         for source, hardware in ((before, target), (after, target_b or target)):
-            step = GatedStep(source, name_of(source, here), hardware, link, devices, topology, xla_flags)
-            report = report_of(step, rules=rules, on_progress=progress)
+            name = name_of(source, here)
+            step = GatedStep(source, name, hardware, link, devices, topology, xla_flags, production=production)
+            report = report_of(step, rules=rules, cache=cache, on_progress=progress)
             snapshots.append(snapshot_of(report, step.name))
             doubts.append(doubt_of(report, "stall"))
     finally:

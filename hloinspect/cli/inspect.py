@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import emit_report
-from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
+from hloinspect.cli.options import Progress, compiling_options, judging_options, report_options, rule_options
+from hloinspect.cli.timelines import STYLES, emit_timeline, predicted_picture
 
 if TYPE_CHECKING:
+    from hloinspect.given import Production
     from hloinspect.report.schema import Report
 
 EPILOG = """\b
@@ -19,6 +21,7 @@ Examples:
   hloinspect inspect train.py:step --target h100 --devices 8 --xla-flag xla_gpu_enable_pipelined_host_offloading=true
   hloinspect inspect module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt --target h100 --link 50GB/s
   hloinspect inspect step.hlo.gz --target gb200 --format json | jq '.step.predicted'
+  hloinspect inspect step.hlo.gz --target gb200 --format perfetto -o step.perfetto-trace
 
 Exit codes: 0 good, 2 wrong use or unreadable input, 3 not enough evidence for a verdict."""
 
@@ -28,14 +31,16 @@ EXIT_UNKNOWN = 3
 @click.command("inspect", epilog=EPILOG)
 @click.argument("input", metavar="INPUT")
 @judging_options
+@compiling_options
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR."
 )
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--memory", is_flag=True, help="Estimate memory also without a target, when transfers are only listed.")
+@click.option("--audit", is_flag=True, help="Show all that was asked of host memory and what became of each.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
 @rule_options
-@output_options
+@report_options
 def command(
     input: str,
     target: str | None,
@@ -43,15 +48,19 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
     keep: Path | None,
     module: str | None,
     memory: bool,
+    audit: bool,
     show_all: bool,
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     severity: tuple[str, ...],
     style: str,
     output: str | None,
+    timeline: bool | None,
 ) -> int:
     """Find every host transfer of INPUT and say which hide behind compute on the target.
 
@@ -62,7 +71,7 @@ def command(
     """
     from hloinspect.api import inspect
     from hloinspect.config import load_choice, with_options
-    from hloinspect.report.text import to_text
+    from hloinspect.report.text import to_audit, to_text
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress()
@@ -74,6 +83,8 @@ def command(
             devices=devices,
             topology=topology,
             xla_flags=xla_flags,
+            production=production,
+            cache=cache,
             module=module,
             keep=keep,
             memory=memory or None,
@@ -83,7 +94,10 @@ def command(
     finally:
         progress.clear()
     report = found.report
-    emit_report(report, style, output, to_text, show_all)
+    if style in STYLES:
+        emit_timeline(found, style, output)
+    else:
+        emit_report(report, style, output, to_audit if audit else to_text, show_all, predicted_picture(found), timeline)
     return exit_code(report)
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, judging_options, output_options, rule_options
+from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
+from hloinspect.errors import UsageError
+from hloinspect.given import Production
 
 EPILOG = """\b
 Examples:
@@ -16,6 +18,7 @@ Examples:
       ici_fsdp_parallelism=128 per_device_batch_size=1 max_target_length=8192 attention=cudnn_flash_jax \\
       remat_policy=custom decoder_layer_input=offload query_proj=offload
   hloinspect maxtext --target gb200 --topology 2x16x4 --compare remat,save -- base.yml ...
+  hloinspect maxtext --target gb200 --topology 2x16x4 --plan query_proj=remat,offload,device -- base.yml ...
 
 Exit codes: 0 good, 2 wrong use or a configuration that MaxText refuses, 3 not enough evidence."""
 
@@ -23,8 +26,12 @@ Exit codes: 0 good, 2 wrong use or a configuration that MaxText refuses, 3 not e
 @click.command("maxtext", epilog=EPILOG)
 @click.argument("arguments", nargs=-1, required=True, metavar="-- CONFIG [KEY=VALUE]...")
 @judging_options
+@compiling_options
 @click.option(
     "--compare", metavar="HOW", default="", help="Compile it also with the tensors remat, save, or remat,save."
+)
+@click.option(
+    "--plan", "vary", multiple=True, metavar="KEY=A,B", help="Plan over a key's values (`hloinspect plan`); repeatable."
 )
 @click.option("--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling writes in DIR.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
@@ -37,7 +44,10 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
     compare: str,
+    vary: tuple[str, ...],
     keep: Path | None,
     show_all: bool,
     select: tuple[str, ...],
@@ -51,8 +61,14 @@ def command(
     CONFIG and KEY=VALUE are MaxText's own: base.yml is the one it installs. Its devices, checkpoints, data and
     directories are taken care of. The answer says what is offloaded, whether device and host have the memory, and
     then what `hloinspect inspect` says. --compare puts the same step beside it with the offloaded tensors recomputed
-    (remat) or kept on the device (save).
+    (remat) or kept on the device (save). --plan compiles it with every combination of the values of its keys, and
+    compares them (policy and flags, too, may vary as in `hloinspect plan`).
     """
+    if vary:
+        return plan_maxtext(
+            arguments, vary, compare, target, link, devices, topology, xla_flags, production, cache, keep, show_all,
+            style, output,
+        )  # fmt: skip
     from hloinspect.cli.inspect import exit_code
     from hloinspect.config import load_choice, with_options
     from hloinspect.maxtext import inspect_maxtext
@@ -66,6 +82,8 @@ def command(
             devices=devices,
             topology=topology,
             xla_flags=xla_flags,
+            production=production,
+            cache=cache,
             compare=[word.strip() for word in compare.split(",") if word.strip()],
             keep=keep,
             rules=with_options(load_choice(Path.cwd()), select, ignore, severity),
@@ -82,3 +100,51 @@ def command(
 
         emit(maxtext_text(answer, width(sys.stdout), show_all), output)
     return exit_code(answer.variants[0].report)
+
+
+def plan_maxtext(
+    arguments: tuple[str, ...],
+    vary: tuple[str, ...],
+    compare: str,
+    target: str | None,
+    link: str | None,
+    devices: int | None,
+    topology: str | None,
+    xla_flags: tuple[str, ...],
+    production: Production,
+    cache: Path | None,
+    keep: Path | None,
+    show_all: bool,
+    style: str,
+    output: str | None,
+) -> int:
+    """The plan over MaxText's keys."""
+    from hloinspect.cli.plan import EXIT_NONE, emit_plan, rates, split
+    from hloinspect.maxtext import check_installed, target_for_maxtext
+    from hloinspect.plan.verb import Wishes, make_plan
+
+    if compare:
+        raise UsageError("--plan and --compare do not go together: write --plan policy=own,save,remat")
+    targets = split(target or "")
+    for name in targets:
+        target_for_maxtext(name)
+    check_installed()
+    progress = Progress()
+    wishes = Wishes(
+        maxtext=arguments,
+        vary=vary,
+        targets=tuple(targets),
+        links=tuple(rates([link] if link else [])),
+        devices=devices,
+        topology=topology,
+        xla_flags=xla_flags,
+        production=production,
+        cache=cache,
+        keep=keep,
+    )
+    try:
+        plan = make_plan(wishes, progress)
+    finally:
+        progress.clear()
+    emit_plan(plan, style, output, show_all)
+    return 0 if plan.best is not None else EXIT_NONE

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import click
+
+from hloinspect.given import Production, cache_folder
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
@@ -43,6 +47,48 @@ def judging_options(function: Decorated) -> Decorated:
     return function
 
 
+def production_options(function: Decorated) -> Decorated:
+    """``--flags-from --autotune-results --pgle``: what the production run had. The command gets ``production``
+    (given.Production) in their place."""
+
+    @functools.wraps(function)
+    def with_production(
+        *args: object, flags_from: Path | None, autotune_results: Path | None, pgle: Path | None, **kwargs: object
+    ) -> object:
+        return function(*args, production=Production(flags_from, autotune_results, pgle), **kwargs)
+
+    path = click.Path(path_type=Path)
+    wrapped: Any = with_production
+    for option in reversed(
+        (
+            click.option(
+                "--flags-from",
+                type=path,
+                metavar="DUMP",
+                help="XLA flags of a run: its --xla_dump_to directory, a *.debug_options, or a compiled directory.",
+            ),
+            click.option(
+                "--autotune-results", type=path, metavar="FILE", help="What autotuning on the device found (GPU)."
+            ),
+            click.option("--pgle", type=path, metavar="FILE|DIR", help="Profile for XLA's latency estimates (GPU)."),
+        )
+    ):
+        wrapped = option(wrapped)
+    return cast(Decorated, wrapped)
+
+
+def compiling_options(function: Decorated) -> Decorated:
+    """``production_options`` and ``--no-cache``. The command gets ``cache`` for the latter: the folder, or None."""
+
+    @functools.wraps(function)
+    def with_cache(*args: object, no_cache: bool, **kwargs: object) -> object:
+        return function(*args, cache=None if no_cache else cache_folder(), **kwargs)
+
+    wrapped: Any = with_cache
+    wrapped = click.option("--no-cache", is_flag=True, help="Compile a step anew, and do not keep it.")(wrapped)
+    return production_options(cast(Decorated, wrapped))
+
+
 def rule_options(function: Decorated) -> Decorated:
     """``--select --ignore --severity``: which rules run, on top of [tool.hloinspect] in pyproject.toml."""
     for option in reversed(
@@ -63,6 +109,35 @@ def output_options(function: Decorated) -> Decorated:
     style = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
     output = click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
     return style(output(function))
+
+
+def report_options(function: Decorated) -> Decorated:
+    """``--format text|json|perfetto|xplane``, ``-o`` and ``--timeline``: for commands whose answer has a timeline."""
+    for option in reversed(
+        (
+            click.option(
+                "--format",
+                "style",
+                type=click.Choice(["text", "json", "perfetto", "xplane"]),
+                default="text",
+                show_default=True,
+                help="perfetto: a trace for ui.perfetto.dev; xplane: a predicted profile for XProf.",
+            ),
+            click.option(
+                "-o",
+                "--output",
+                metavar="FILE",
+                help="Write to FILE instead of standard output; xplane: to a directory.",
+            ),
+            click.option(
+                "--timeline/--no-timeline",
+                default=None,
+                help="Draw the step in a few rows above the table. Default: on a terminal.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
 
 
 class Progress:

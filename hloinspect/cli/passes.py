@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, output_options
+from hloinspect.cli.options import Progress, output_options, production_options
+from hloinspect.given import Production
 
 EPILOG = """\b
 A directory needs no jax. XLA writes one with
@@ -30,6 +31,7 @@ Examples:
 @click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
 @click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
 @click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for compiling; repeatable.")
+@production_options
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the texts of a step in DIR.")
 @click.option("--module", "wanted", metavar="NAME", help="The module of a dump: its key, name or number.")
 @click.option(
@@ -45,6 +47,7 @@ def command(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
     keep: Path | None,
     wanted: str | None,
     shown: str | None,
@@ -67,7 +70,7 @@ def command(
         raise UsageError("--pass and --follow are two questions: give one")
     progress = Progress()
     try:
-        with _texts(source, target, devices, topology, xla_flags, keep, progress) as (directory, head):
+        with _texts(source, target, devices, topology, xla_flags, production, keep, progress) as (directory, head):
             dump = find_passes(directory, wanted, steps=steps)
             ledger = ledger_of(dump, progress)
             differences = trail = None
@@ -102,6 +105,7 @@ def _texts(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
     keep: Path | None,
     progress: Progress,
 ) -> Iterator[tuple[Path, str]]:
@@ -113,7 +117,8 @@ def _texts(
     with contextlib.suppress(OSError, ValueError):  # what is wrong with the name, classify says
         if source and Path(source).is_dir():
             given = {"--target": target, "--devices": devices, "--topology": topology, "--keep": keep}
-            if useless := [name for name, value in given.items() if value is not None]:
+            useless = [name for name, value in given.items() if value is not None]
+            if useless := [*useless, *([production.option] if production else [])]:
                 raise UsageError(
                     f"{useless[0]} is for a step: {source} is a directory, of texts that are there already"
                 )
@@ -126,7 +131,10 @@ def _texts(
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hloinspect-passes-")))
         texts = scratch / "texts" if keep is None else _empty(keep)
-        yield texts, _compile(source, target, devices, topology, xla_flags, scratch / "result", texts, progress)
+        yield (
+            texts,
+            _compile(source, target, devices, topology, xla_flags, production, scratch / "result", texts, progress),
+        )
 
 
 def _empty(directory: Path) -> Path:
@@ -147,6 +155,7 @@ def _compile(
     devices: int | None,
     topology: str | None,
     xla_flags: tuple[str, ...],
+    production: Production,
     result: Path,
     texts: Path,
     progress: Progress,
@@ -165,6 +174,7 @@ def _compile(
             devices=devices,
             topology=topology,
             xla_flags=flags,
+            production=production,
             on_progress=progress,
         )
     except CompileError as error:

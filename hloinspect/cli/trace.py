@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit_report
-from hloinspect.cli.options import Progress, output_options, rule_options
+from hloinspect.cli.options import Progress, report_options, rule_options
+from hloinspect.cli.timelines import STYLES, emit_timeline, measured_picture
 
 EPILOG = """\b
 Examples:
@@ -37,7 +38,7 @@ EXIT_UNKNOWN = 3
 @click.option("--allow-broken", is_flag=True, help="Answer without files that cannot be read: no exit code 3 for them.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer, host, device and step that was set aside.")
 @rule_options
-@output_options
+@report_options
 def command(
     input: str,
     target: str | None,
@@ -54,6 +55,7 @@ def command(
     severity: tuple[str, ...],
     style: str,
     output: str | None,
+    timeline: bool | None,
 ) -> int:
     """Say how long each host transfer of a profiled step made the device wait.
 
@@ -85,7 +87,10 @@ def command(
     finally:
         progress.clear()
     report = found.report
-    emit_report(report, style, output, to_text, show_all)
+    if style in STYLES:
+        emit_timeline(found, style, output)
+    else:
+        emit_report(report, style, output, to_text, show_all, measured_picture(found), timeline)
     doubtful = any(unknown.affects in ("time", "transfers") for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
     return EXIT_UNKNOWN if doubtful or unsure else 0

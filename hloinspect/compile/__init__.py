@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from hloinspect.compile.launch import compile_step
 from hloinspect.compile.result import CompileResult, Manifest, OffloadName, load_result
+from hloinspect.given import Production
 
-__all__ = ["CompileResult", "Manifest", "OffloadName", "compile_step", "load_result"]
+__all__ = ["CompileResult", "Manifest", "OffloadName", "Production", "compile_step", "load_result"]

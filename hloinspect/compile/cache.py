@@ -9,6 +9,7 @@ is not used. Neither jax nor numpy is imported here: the child and the command s
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -20,6 +21,9 @@ from typing import Any
 
 from hloinspect.compile.result import MANIFEST, CompileResult, load_result
 from hloinspect.errors import InputError, UsageError
+from hloinspect.given import cache_folder
+
+__all__ = ["cache_folder", "clear", "copy_to", "entries", "find", "key_of", "limit_bytes", "store"]
 
 LIMIT_BYTES = 1 << 30
 """What the folder may hold unless HLOINSPECT_CACHE_BYTES says otherwise."""
@@ -28,19 +32,36 @@ _PREFIX = "step-"
 _DECIDES = ("target", "platform", "target_config", "devices", "topology", "xla_flags", "compiler_options")
 
 
-def cache_folder() -> Path:
-    """``HLOINSPECT_CACHE``, else ``hloinspect`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
-    if own := os.environ.get("HLOINSPECT_CACHE"):
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hloinspect"
-
-
 def key_of(stablehlo: str, request: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
     """The name of an entry: 40 hexadecimal digits of a hash."""
     decides = {name: request.get(name) for name in _DECIDES} | {"versions": dict(versions)}
+    decides["production"] = _contents(request.get("production"))
+    decides["code"] = _own_code()
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
     digest.update(stablehlo.encode("utf-8", "replace"))
     return digest.hexdigest()[:40]
+
+
+def _contents(production: Mapping[str, Any] | None) -> list[Any]:
+    """What was given of a production run: the content of its files, and their names, which the manifest repeats. Its
+    flags are among the request's."""
+    if not production:
+        return []
+    files = [production[name] for name in ("autotune_results", "pgle")]
+    return [
+        [production["flags_from"], production["left_out"]],
+        *([file["path"], file["sha256"]] if file else None for file in files),
+    ]
+
+
+@functools.cache
+def _own_code() -> str:
+    """A hash of this package: it decides how kernels are lowered and what the compiler is told."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        with contextlib.suppress(OSError):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
 
 
 def find(folder: Path, key: str) -> CompileResult | None:

@@ -10,8 +10,8 @@ last.
 
 from __future__ import annotations
 
+import copy
 import hashlib
-import importlib.metadata
 import json
 import os
 import platform as python_platform
@@ -23,17 +23,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from hloinspect import __version__
-from hloinspect.compile import cache, flags, result, target_config
+from hloinspect.compile import cache, clients, flags, policies, result, step_flags, tuned
 
 _LONGEST_MESSAGE = 600
-_PLUGINS = {"gpu": ("jax-cuda13-plugin", "jax-cuda12-plugin"), "tpu": ("libtpu",)}
-_EXTRA = {"gpu": "cuda", "tpu": "tpu"}
 
 
 class ChildError(Exception):
@@ -48,10 +46,18 @@ class Job:
     say: Callable[[str], None]
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    jaxprs: dict[int, Any] = field(default_factory=dict)  # id of a Lowered -> its jaxpr
+    jaxprs: dict[int, Any] = field(default_factory=dict)  # id of what a Lowered (pmap has its own) wraps -> jaxpr
     offload_names: list[dict[str, Any]] = field(default_factory=list)
-    policy_names: set[str] = field(default_factory=set)  # those that some policy offloads
+    policy_names: dict[str, Any] = field(default_factory=dict)  # those that some policy offloads, and its line
+    asked: dict[str, Any] = field(default_factory=dict)  # what the jaxpr asks of host memory
     settings: dict[str, Any] = field(default_factory=dict)  # what the configuration of a library says
+    policies: list[dict[str, list[str]]] = field(default_factory=list)  # names of those that the step has made
+    tell: Callable[..., None] = lambda **message: None  # answers of a plan (compile/many.py)
+    compile_notes: list[str] = field(default_factory=list)  # those of notes that came while compiling
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -67,7 +73,7 @@ def main() -> int:
     def answer(**message: Any) -> None:
         print(json.dumps(message), file=answers, flush=True)
 
-    job = Job(request, say=lambda text: answer(progress=text))
+    job = Job(request, say=lambda text: answer(progress=text), tell=answer)
     try:
         compile_job(job)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -97,35 +103,86 @@ def _take_over_streams() -> tuple[dict[str, Any], IO[str]]:
 
 
 def compile_job(job: Job) -> None:
-    """Compile what the request asks for and write the files of ``hloinspect.compile.result`` to its directory."""
-    out = Path(job.request["out"])
+    """Compile what the request asks for and write the files of ``hloinspect.compile.result`` to its directory: once,
+    or once for each set of flags in ``variants``."""
     job.say("importing jax")
     with job.timed("import"):
         jax = _import_jax(job.request["platform"])
         devices = _target_devices(job)
-    from hloinspect.compile import devices as target_devices
-
-    target_devices.become_target(devices, job.request["platform"])
     _keep_jaxprs(job)
     _keep_policy_names(job)
     job.say(f"tracing and lowering {job.request['step'][:60]}")
     with job.timed("trace_and_lower"):
         lowered = _lowered_step(job, devices)
+    _note_what_differs(job, lowered)
     stablehlo = lowered.as_text(debug_info=True)
+    if "variants" in job.request:
+        _compile_variants(job, jax, lowered, stablehlo)
+    else:
+        _compile_lowered(job, jax, lowered, stablehlo)
+
+
+def _compile_variants(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
+    """Compile one lowered step under many sets of flags, and say after each how it went: a set that XLA refuses is no
+    reason not to try the others."""
+    from hloinspect.compile import names
+
+    jaxpr = job.jaxprs.get(id(lowered._lowering))
+    job.tell(names=names.checkpoint_names(jaxpr[0]) if jaxpr else [], policies=job.policies)
+    for number, variant in enumerate(job.request["variants"]):
+        options = {**job.request["compiler_options"], **variant["compiler_options"]}
+        request = {**job.request, **variant, "compiler_options": options}
+        own = replace(job, request=request, seconds=dict(job.seconds), notes=list(job.notes))
+        job.tell(started=number)
+        try:
+            _compile_lowered(own, jax, lowered, stablehlo)
+        except Exception as error:
+            job.tell(variant=number, error=_one_line(error))
+        else:
+            job.tell(variant=number)
+
+
+def _compile_lowered(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
+    out = Path(job.request["out"])
+    given = copy.deepcopy(job.request.get("production"))
+    job.request = {**job.request, "production": given}
     key = _cache_key(job, jax.__version__, stablehlo)
     if key and _from_cache(job, key, lowered, stablehlo, out):
         return
     job.say(f"compiling for {job.request['devices']} x {job.request['target']}")
+    before = len(job.notes)
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as dump:
-        with job.timed("compile"):
-            compiled = _compiled(lowered, _options(job, dump))
+        with job.timed("compile"), _with_users_lines(job, lowered, stablehlo):
+            compiled = tuned.compile_with(
+                given,
+                Path(dump),
+                lambda more: _compiled(job, lowered, {**_options(job, dump), **more}),
+                keeps_dump="xla_dump_to" in job.request["compiler_options"],
+            )
         job.say("writing the result")
         if job.request["platform"] == "gpu":
             _copy_thunks(Path(job.request["compiler_options"].get("xla_dump_to", dump)), out)
+    tuned.find_profile_use(given, compiled.as_text() if given and given["pgle"] else "")
+    job.notes += tuned.notes_of(given)
+    job.compile_notes = job.notes[before:]
     _find_offload_names(job, lowered)
     _write_result(job, jax.__version__, stablehlo, compiled, out)
     if key:
         cache.store(Path(job.request["cache"]), key, out)
+
+
+@contextmanager
+def _with_users_lines(job: Job, lowered: Any, stablehlo: str) -> Iterator[None]:
+    """Errors of the compiler get the lines that they are about."""
+    try:
+        yield
+    except Exception as error:
+        from hloinspect.compile import where
+
+        with suppress(Exception):  # the compiler's error is the one to tell of
+            _find_offload_names(job, lowered)
+            error.users_lines = where.lines_of(str(error), stablehlo, job.asked)  # type: ignore[attr-defined]
+        raise
 
 
 def _cache_key(job: Job, jax_version: str, stablehlo: str) -> str:
@@ -147,16 +204,19 @@ def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> 
     except OSError:  # another process has cleared it away
         return False
     job.say("found in the cache")
+    job.notes += [note for note in found.manifest.compile_notes if note not in job.notes]
     _find_offload_names(job, lowered)
     _note_lost_offload(job, stablehlo, (out / result.MODULE_TEXT).read_text(encoding="utf-8"))
-    if job.request["platform"] == "gpu":
-        job.notes.append(result.NOTE_NO_AUTOTUNING)
+    use = found.manifest.production
+    _note_no_autotuning(job, use.autotune_results is not None and use.autotune_results.missing == 0)
     manifest = json.loads(found.manifest.to_json()) | {
         "step": job.request["step"],
         "seconds": {**job.seconds, "compile": 0.0},
         "offload_names": job.offload_names,
+        "asked": job.asked,
         "notes": [*job.request["notes"], *job.notes],
         "settings": job.settings,
+        "cached": True,
     }
     (out / result.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return True
@@ -168,7 +228,7 @@ def _import_jax(platform: str) -> Any:
         import jax.experimental.topologies
     except ImportError as error:
         raise ChildError(
-            f"jax cannot be imported ({error}); install it with: pip install 'hloinspect[{_EXTRA[platform]}]'"
+            f"jax cannot be imported ({error}); install it with: pip install 'hloinspect[{clients.EXTRA[platform]}]'"
         ) from error
     import jax._src.source_info_util as source_info_util
 
@@ -177,83 +237,19 @@ def _import_jax(platform: str) -> Any:
     return jax
 
 
-# --- the target -----------------------------------------------------------------------------------
-
-
 def _target_devices(job: Job) -> list[Any]:
-    """The target's compile-only devices, as many as the step is to see."""
-    platform = job.request["platform"]
-    if _plugin_version(platform) is None:
-        names = " or ".join(_PLUGINS[platform])
-        install = f"pip install 'hloinspect[{_EXTRA[platform]}]'"
-        raise ChildError(f"compiling for {job.request['target']} needs {names}; install it with: {install}")
-    topology = _tpu_topology(job) if platform == "tpu" else _gpu_topology(job)
-    return list(topology.devices)[: job.request["devices"]]
+    from hloinspect.compile import devices as target_devices
+    from hloinspect.compile import entry_layouts, kernels
 
-
-def _tpu_topology(job: Job) -> Any:
-    from jax.experimental.topologies import get_topology_desc
-
-    return get_topology_desc(job.request["topology"], platform="tpu")
-
-
-def _gpu_topology(job: Job) -> Any:
-    """The topology, without the target-config fields that this jaxlib does not know (its parser names each)."""
-    from jax.experimental.topologies import get_topology_desc
-
-    text: str = job.request["target_config"]
-    dropped: list[str] = []
-    while True:
-        try:
-            with _captured_stderr() as log:
-                topology = get_topology_desc(platform="cuda", target_config=text, topology=job.request["topology"])
-        except Exception as error:
-            name = target_config.unknown_field(log()) or ""
-            shorter = target_config.without_field(text, name) if name else text
-            if shorter == text:
-                raise ChildError(
-                    f"XLA cannot make the topology of {job.request['target']}: {_first_line(error)} {log()}"
-                ) from error
-            text = shorter
-            dropped.append(name)
-            continue
-        if dropped:
-            job.notes.append(
-                f"target configuration without the fields that this jaxlib does not know: {', '.join(dropped)}"
-            )
-        return topology
-
-
-@contextmanager
-def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """Collect what C++ writes to standard error: protobuf's text parser names an unknown field only there."""
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as log:
-        saved = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        text = ""
-        try:
-            yield lambda: text
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            log.seek(0)
-            text = log.read().decode(errors="replace")
-
-
-def _plugin_version(platform: str) -> str | None:
-    for name in _PLUGINS[platform]:
-        version = _version(name)
-        if version is not None:
-            return f"{name} {version}"
-    return None
-
-
-def _version(distribution: str) -> str | None:
     try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+        devices = clients.target_devices(job.request, job.note)
+    except clients.ClientError as error:
+        raise ChildError(str(error)) from error
+    target_devices.become_target(devices, job.request["platform"])
+    if job.request["platform"] == "gpu":
+        kernels.lower_for(devices[0], job.note)
+        entry_layouts.keep_memory_kinds()
+    return devices
 
 
 # --- the step -------------------------------------------------------------------------------------
@@ -267,7 +263,7 @@ def _keep_jaxprs(job: Job) -> None:
 
     def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
         lowered = lower(self, *args, **kwargs)
-        job.jaxprs[id(lowered)] = (self.jaxpr, lowered)  # with the Lowered itself, so that its id is not used again
+        job.jaxprs[id(lowered._lowering)] = (self.jaxpr, lowered)  # which keeps the id from being used again
         return lowered
 
     jax.stages.Traced.lower = lower_and_keep  # type: ignore[method-assign]
@@ -277,24 +273,18 @@ def _keep_policy_names(job: Job) -> None:
     """A policy is a closure, and a name in it that nothing bears is nowhere else: note what policies are made of."""
     import jax
 
+    from hloinspect.compile import audit
+
     make = jax.checkpoint_policies.save_and_offload_only_these_names
 
     def make_and_keep(*args: Any, **kwargs: Any) -> Any:
-        kwargs = _instead_of_offloading(kwargs, job.request.get("offloaded", result.OFFLOAD))
-        job.policy_names.update(map(str, kwargs.get("names_which_can_be_offloaded", ())))
+        kwargs = policies.changed(kwargs, job.request)
+        job.policies.append(policies.described(kwargs))
+        for name in kwargs.get("names_which_can_be_offloaded", ()):
+            job.policy_names.setdefault(str(name), audit.call_site())
         return make(*args, **kwargs)
 
     jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
-
-
-def _instead_of_offloading(names: dict[str, Any], wish: str) -> dict[str, Any]:
-    """The arguments of a policy with its offloaded names saved on the device, or left out and so recomputed."""
-    if wish == result.OFFLOAD:
-        return names
-    kept = [*names.get("names_which_can_be_saved", ())]
-    if wish == result.SAVE:
-        kept += names.get("names_which_can_be_offloaded", ())
-    return {**names, "names_which_can_be_saved": kept, "names_which_can_be_offloaded": []}
 
 
 def _lowered_step(job: Job, devices: list[Any]) -> Any:
@@ -302,11 +292,19 @@ def _lowered_step(job: Job, devices: list[Any]) -> Any:
         return _lowered_maxtext(job, devices)
     from hloinspect.compile import steps
 
-    step = job.request["step"]
+    step, arguments = job.request["step"], dict(job.request.get("arguments", {}))
+    policy: dict[str, Any] | None = job.request.get("policy")
     try:
-        return steps.call_step(step, steps.load_step(step))
+        function = steps.load_step(step, arguments)
+        takes_policy = steps.takes(function, "policy")
+        if policy is not None and takes_policy:
+            arguments["policy"] = policies.policy_of(policy)
+        lowered = steps.call_step(step, function, arguments)
     except steps.StepError as error:
         raise ChildError(str(error)) from None
+    if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
+        raise ChildError(f"{step} {policies.NOT_TAKEN}")
+    return lowered
 
 
 def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
@@ -316,24 +314,38 @@ def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
         step = maxtext.train_step(job.request["maxtext"], devices)
     except maxtext.MaxTextError as error:
         raise ChildError(str(error)) from error
+    if not job.policies and (job.request.get("fates") or job.request.get("policy") is not None):
+        raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
     job.settings = step.settings
     job.notes += step.notes
     job.request["compiler_options"] = {**step.options, **job.request["compiler_options"]}  # the user's flags win
     return step.lowered
 
 
+def _note_what_differs(job: Job, lowered: Any) -> None:
+    from hloinspect.compile import kernels
+
+    options, note = step_flags.take_over(job.request["platform"])
+    if note:
+        job.request["compiler_options"] = {**options, **job.request["compiler_options"]}
+        job.note(note)
+    if job.request["platform"] == "gpu" and kernels.has_callbacks(lowered):
+        job.note(kernels.NOTE_CALLBACKS)
+
+
 def _find_offload_names(job: Job, lowered: Any) -> None:
-    from hloinspect.compile import names
+    from hloinspect.compile import audit, names
 
     try:
-        jaxpr, _ = job.jaxprs[id(lowered)]
+        jaxpr, _ = job.jaxprs[id(lowered._lowering)]
         job.offload_names = names.offload_names(jaxpr)
+        job.asked = audit.asked_of(jaxpr, lowered, job.policy_names)
     except Exception as error:  # names are a help, not the result
         job.notes.append(
-            f"checkpoint names of offloaded values could not be read: {type(error).__name__}: {_first_line(error)}"
+            f"what the step asks of host memory could not be read: {type(error).__name__}: {_first_line(error)}"
         )
         return
-    if unmatched := job.policy_names - {entry["name"] for entry in job.offload_names}:
+    if unmatched := job.policy_names.keys() - {entry["name"] for entry in job.offload_names}:
         job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(sorted(unmatched))}")
 
 
@@ -349,14 +361,19 @@ def _options(job: Job, dump: str) -> dict[str, Any]:
     return options
 
 
-def _compiled(lowered: Any, options: dict[str, Any]) -> Any:
-    """Compile, with options under the names that this XLA knows."""
+def _compiled(job: Job, lowered: Any, options: dict[str, Any]) -> Any:
+    """Compile, with options under the names that this XLA knows, and without asking a device that is not there."""
+    from hloinspect.compile import kernels
+
     while True:
         try:
             return lowered.compile(compiler_options=options)
         except Exception as error:
             refused = re.search(r"No such compile option: '(\w+)'", str(error))
             others = flags.renamed(options, refused[1]) if refused else None
+            others = others or tuned.without_flag_of_run(job.request, options, error)
+            if others is None and (others := kernels.without_cub(error, options)):
+                job.note(kernels.NOTE_CUB)
             if others is None:
                 raise
             options = others
@@ -382,8 +399,8 @@ def _write_result(job: Job, jax_version: str, stablehlo: str, compiled: Any, out
 
 def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text: str) -> dict[str, Any]:
     request = job.request
-    if request["platform"] == "gpu":
-        job.notes.append(result.NOTE_NO_AUTOTUNING)
+    results = (request["production"] or {}).get("autotune_results")
+    _note_no_autotuning(job, results is not None and results["missing"] == 0)
     return {
         "schema": result.SCHEMA,
         **{
@@ -398,18 +415,27 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
         "offload_names": job.offload_names,
+        "asked": job.asked,
         "notes": [*request["notes"], *job.notes],
         "settings": job.settings,
+        "compile_notes": job.compile_notes,
+        "production": result.production_of(request["production"]),
+        "cached": False,
     }
+
+
+def _note_no_autotuning(job: Job, is_tuned: bool) -> None:
+    if job.request["platform"] == "gpu" and not is_tuned:
+        job.notes.append(result.NOTE_NO_AUTOTUNING)
 
 
 def _versions(platform: str, jax_version: str) -> dict[str, str | None]:
     return {
         "hloinspect": __version__,
         "jax": jax_version,
-        "jaxlib": _version("jaxlib"),
+        "jaxlib": clients.version("jaxlib"),
         "python": python_platform.python_version(),
-        "plugin": _plugin_version(platform),
+        "plugin": clients.plugin_version(platform),
     }
 
 
@@ -438,13 +464,13 @@ def _note_lost_offload(job: Job, stablehlo: str, text: str) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    if isinstance(error, ChildError):
+    if isinstance(error, ChildError | tuned.TunedError):
         return " ".join(str(error).split())[:_LONGEST_MESSAGE]
     if isinstance(error, SystemExit):
         text = f"the step's code called sys.exit({error.code!r})"
     else:
         text = f"{type(error).__name__}: {_gist(error)}"
-    where = _user_frame(error)
+    where = _user_frame(error) or "; ".join(getattr(error, "users_lines", ()))
     return " ".join(text.split())[:_LONGEST_MESSAGE] + (f" ({where})" if where else "")
 
 

@@ -3,8 +3,8 @@
 JAX can compile for devices that are not there, but a program must ask for that: build its mesh from a topology, never
 run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces of
 JAX that such programs reach are replaced here: the target's devices are reported, eager work runs on the CPU, and
-whatever would land on the target becomes a ``jax.ShapeDtypeStruct``. Held to jax 0.9 .. 0.12. Private names of JAX
-are reached through ``_private`` so that each is easy to find.
+whatever would land on the target becomes a ``TargetArray``. Held to jax 0.9 .. 0.12. Private names of JAX are reached
+through ``_private`` so that each is easy to find.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from hloinspect.compile.target_array import TargetArray
+
 
 class UnknownJaxError(Exception):
     """This JAX is not laid out as the versions that hloinspect knows."""
@@ -25,6 +27,7 @@ class UnknownJaxError(Exception):
 
 # The device type of jax.experimental.topologies: a client of this class can compile but holds no memory.
 _COMPILE_ONLY_CLIENT = "CompileOnlyPyClient"
+_ABSTRACT = (jax.ShapeDtypeStruct, TargetArray)
 
 
 def become_target(devices: Sequence[Any], platform: str) -> None:
@@ -41,7 +44,8 @@ def become_target(devices: Sequence[Any], platform: str) -> None:
     _accept_abstract_arguments()
     _make_device_put_abstract()
     _make_jitted_calls_abstract()
-    _make_array_callbacks_abstract()
+    _make_assembled_arrays_abstract()
+    _join_no_cluster()
     _clear_caches()
 
 
@@ -129,7 +133,7 @@ def _accept_abstract_arguments() -> None:
     check_arg = _private("dispatch", "check_arg")
 
     def check_arg_or_shape(arg: Any) -> None:
-        if not isinstance(arg, jax.ShapeDtypeStruct):
+        if not isinstance(arg, _ABSTRACT):
             check_arg(arg)
 
     _replace_everywhere(check_arg, check_arg_or_shape)
@@ -146,7 +150,7 @@ def _make_device_put_abstract() -> None:
             return device_put(x, device, *args, **kwargs)
         return jax.tree.map(_shape_on, x, jax.tree.broadcast(device, x, is_leaf=lambda place: place is None))
 
-    jax.device_put = put
+    _replace_everywhere(device_put, put)
 
 
 def _shape_on(value: Any, place: Any) -> Any:
@@ -154,16 +158,19 @@ def _shape_on(value: Any, place: Any) -> Any:
         return value
     shape = jax.eval_shape(lambda v: v, value)
     sharding = place if isinstance(place, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(place)
-    return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding)
+    return TargetArray(shape.shape, shape.dtype, sharding=sharding)
 
 
 def _make_jitted_calls_abstract() -> None:
     """Calling (not lowering) a jitted function whose arguments or results live on the target gives shapes."""
     call = _private("pjit", "_pjit_call_impl_python")
+    default_device = _private("config", "default_device")
 
     def call_or_shapes(*args: Any, jaxpr: Any, in_shardings: Any, out_shardings: Any, **kwargs: Any) -> Any:
-        shardings = (*in_shardings, *out_shardings, *(getattr(arg, "sharding", None) for arg in args))
-        if any(isinstance(arg, jax.ShapeDtypeStruct) for arg in args) or any(on_target(s) for s in shardings):
+        places = (*in_shardings, *out_shardings, *(getattr(arg, "sharding", None) for arg in args))
+        # jax.set_mesh and jax.default_device, which eager operations obey
+        places += (*_devices_of(kwargs.get("ctx_mesh")), default_device.value)
+        if any(isinstance(arg, _ABSTRACT) for arg in args) or any(on_target(place) for place in places):
             results = [_shape_of(aval, s) for aval, s in zip(jaxpr.out_avals, out_shardings, strict=True)]
             return (
                 results,
@@ -176,14 +183,22 @@ def _make_jitted_calls_abstract() -> None:
     _replace_everywhere(call, call_or_shapes)
 
 
-def _shape_of(aval: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+def _shape_of(aval: Any, sharding: Any) -> TargetArray:
     known = sharding if isinstance(sharding, jax.sharding.Sharding) else None  # else it is UNSPECIFIED
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=known)
+    return TargetArray(aval.shape, aval.dtype, sharding=known)
 
 
-def _make_array_callbacks_abstract() -> None:
-    """Data loaders build global batches with ``jax.make_array_from_callback``: only the shape and the dtype matter."""
-    from_callback = jax.make_array_from_callback
+def _devices_of(mesh: Any) -> list[Any]:
+    """One device of a mesh, none where it is empty or abstract."""
+    try:
+        return list(mesh.devices.flat[:1])
+    except (AttributeError, ValueError, RuntimeError):
+        return []
+
+
+def _make_assembled_arrays_abstract() -> None:
+    """Data loaders build global batches of callbacks or of shards: only the shape and the dtype matter."""
+    from_callback, from_shards = jax.make_array_from_callback, jax.make_array_from_single_device_arrays
 
     @functools.wraps(from_callback)
     def make(shape: Any, sharding: Any, data_callback: Any = None, dtype: Any = None, **kwargs: Any) -> Any:
@@ -191,9 +206,23 @@ def _make_array_callbacks_abstract() -> None:
             return from_callback(shape, sharding, data_callback, dtype, **kwargs)
         if dtype is None:
             dtype = np.asarray(data_callback(tuple(slice(0, 0) for _ in shape))).dtype
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        return TargetArray(shape, dtype, sharding=sharding)
 
-    jax.make_array_from_callback = make
+    @functools.wraps(from_shards)
+    def assemble(shape: Any, sharding: Any, arrays: Any, *, dtype: Any = None) -> Any:
+        if not on_target(sharding):
+            return from_shards(shape, sharding, arrays, dtype=dtype)
+        return TargetArray(shape, arrays[0].dtype if dtype is None else dtype, sharding=sharding)
+
+    _replace_everywhere(from_callback, make)
+    _replace_everywhere(from_shards, assemble)
+
+
+def _join_no_cluster() -> None:
+    """``jax.distributed.initialize()`` waits for processes that are not there; the target's are reported anyway."""
+    jax.distributed.initialize = lambda *args, **kwargs: None
+    jax.distributed.is_initialized = lambda: True
+    jax.distributed.shutdown = lambda: None
 
 
 # --- memory kinds ---------------------------------------------------------------------------------

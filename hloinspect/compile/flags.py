@@ -50,3 +50,15 @@ def renamed(options: dict[str, Option], refused: str) -> dict[str, Option] | Non
             rest = {name: value for name, value in options.items() if name != old}
             return {new: _mode("on" if options[old] in (True, "1") else "default"), **rest}
     return None
+
+
+def name_of_flag(flag: str) -> str:
+    """The name of a flag as a user writes it; "" for what is none."""
+    match = _FLAG.fullmatch(flag.strip())
+    return match["name"] if match else ""
+
+
+def aliases_of(name: str) -> tuple[str, ...]:
+    """A flag's name and the other one that XLA has for it, if there is one."""
+    others = [b for a, b in _PIPELINING.items() if a == name] + [a for a, b in _PIPELINING.items() if b == name]
+    return (name, *others)

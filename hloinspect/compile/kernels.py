@@ -1,50 +1,151 @@
-"""Lets attention kernels be lowered for a GPU that is not there (child process only).
+"""Lets kernels be lowered and compiled for a GPU that is not there (child process only).
 
-JAX and tokamax ask the machine what its GPU and its cuDNN can do before they lower such a kernel. The target answers
-instead. Each function changes that for this process and returns a note for the manifest.
+JAX, tokamax and XLA ask the machine what its GPU, its cuDNN and its CUB can do. Here the target answers, or the
+question is left out. Everything is in place for every GPU step, and noted in the manifest when something asked: a
+step without such kernels is compiled exactly as JAX and XLA would.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 CUDNN_VERSION = 91200
-"""cuDNN 9.12: what an attention kernel is lowered for where cuDNN is not installed. JAX asks for 9.1 to 9.11."""
+"""cuDNN 9.12: what an attention kernel is lowered for where cuDNN is not installed. JAX asks for 9.1 to 9.13."""
 
 NOTE_CUDNN = "cuDNN attention was lowered for cuDNN 9.12, which was not asked"
 NOTE_TOKAMAX = "tokamax kernels were lowered with its cross_compile option"
 NOTE_CUB = "scratch sizes of CUB are not known without a device: --xla_gpu_deviceless_cub_mode=DEVICELESS_CUB_DISABLED"
+NOTE_CALLBACKS = (
+    "callbacks into Python (jax.debug.print, jax.pure_callback and kin) were compiled without their functions: "
+    "what they move is not counted"
+)
 CUB_OPTIONS = {"xla_gpu_deviceless_cub_mode": "DEVICELESS_CUB_DISABLED"}
 """Sorting and ragged products ask CUB for the size of their scratch memory, and CUB asks a device."""
 
-_FOR_GOOD = contextlib.ExitStack()  # contexts that are never left: the process compiles one step
+_CUB_ASKED = "cudaErrorInvalidDevice"
+_TOKAMAX_CONFIG = "tokamax._src.config"
+
+Note = Callable[[str], None]
 
 
-def lower_cudnn_attention(device: Any) -> str:
-    """``jax.nn.dot_product_attention(implementation="cudnn")`` for the compute capability of ``device``.
+def lower_for(device: Any, note: Note) -> None:
+    """From here on attention kernels and callbacks are lowered for the target's ``device``. ``note`` is called with
+    the words for the manifest, each time that something asks.
 
-    Raises AttributeError where JAX has no such checks any more (jax/_src/cudnn/fused_attention_stablehlo.py).
+    Where JAX is not laid out as the versions that hloinspect knows (0.9 to 0.12) a question goes to the machine, and a
+    step that depends on the answer fails with JAX's own words.
     """
+    _answer_for_cudnn(device, note)
+    _after_import(_TOKAMAX_CONFIG, lambda config: _cross_compile_tokamax(config, note))
+    _leave_out_callbacks()
+
+
+def has_callbacks(lowered: Any) -> bool:
+    """Whether a ``jax.stages.Lowered`` calls back into Python."""
+    return bool(lowered._lowering.compile_args.get("host_callbacks"))
+
+
+def without_cub(error: Exception, options: dict[str, Any]) -> dict[str, Any] | None:
+    """The compiler ``options`` to try again with where CUB has asked for a device, or None where that is not it."""
+    asked = _CUB_ASKED in str(error) and not set(CUB_OPTIONS) & set(options)
+    return {**options, **CUB_OPTIONS} if asked else None
+
+
+# --- cuDNN ----------------------------------------------------------------------------------------
+
+
+def _answer_for_cudnn(device: Any, note: Note) -> None:
+    """``jax.nn.dot_product_attention(implementation="cudnn")`` for the compute capability of ``device``."""
     attention = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     ours = _capability(device.compute_capability)
+
+    def cudnn_version() -> int:
+        note(NOTE_CUDNN)
+        return CUDNN_VERSION
+
     answers = {
-        "check_cudnn_version": lambda: CUDNN_VERSION,
+        "check_cudnn_version": cudnn_version,
         "check_compute_capability": lambda least: ours >= _capability(least),
         "is_cuda_compute_capability_equal": lambda wanted: ours == _capability(wanted),
     }
     for name, answer in answers.items():
-        getattr(attention, name)  # so that setting it means something
-        setattr(attention, name, answer)
-    return NOTE_CUDNN
+        if hasattr(attention, name):
+            setattr(attention, name, answer)
 
 
 def _capability(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def lower_tokamax() -> str:
-    """tokamax's Pallas kernels. Raises ImportError or AttributeError where tokamax is not as it was in 0.2."""
-    _FOR_GOOD.enter_context(importlib.import_module("tokamax.config").cross_compile(True))
-    return NOTE_TOKAMAX
+# --- tokamax --------------------------------------------------------------------------------------
+
+
+def _cross_compile_tokamax(config: ModuleType, note: Note) -> None:
+    """tokamax's kernels ask its option ``cross_compile`` before they ask the machine: it is on, and tells."""
+
+    class CrossCompile(type(config.cross_compile)):  # type: ignore[misc]
+        __slots__ = ()
+
+        @property
+        def value(self) -> bool:
+            note(NOTE_TOKAMAX)
+            return True
+
+    object.__setattr__(config.cross_compile, "__class__", CrossCompile)  # it is frozen
+
+
+def _after_import(name: str, change: Callable[[ModuleType], None]) -> None:
+    """Call ``change`` with the module ``name`` when somebody imports it; at once where it is imported already."""
+    if name in sys.modules:
+        change(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Watch(name, change))
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds one module, as the finders behind it do, and changes it as soon as it has been executed."""
+
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        self._name, self._change = name, change
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_change(module: ModuleType) -> None:
+                execute(module)
+                self._change(module)
+
+            spec.loader.exec_module = execute_and_change  # type: ignore[method-assign]
+        return spec
+
+
+# --- callbacks ------------------------------------------------------------------------------------
+
+
+def _leave_out_callbacks() -> None:
+    """A compile-only client takes no Python functions; the calls of them stay in the module."""
+    compiler: Any = importlib.import_module("jax._src.compiler")
+    compile_and_load = getattr(compiler, "backend_compile_and_load", None)
+    if compile_and_load is None:
+        return
+
+    def compile_without(
+        backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Sequence[Any]
+    ) -> Any:
+        return compile_and_load(backend, module, executable_devices, options, [])
+
+    compiler.backend_compile_and_load = compile_without

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from hloinspect.compile.flags import compiler_options
+from hloinspect.compile.production import request_fields, with_dnn_version
 from hloinspect.compile.result import FILES, MANIFEST, SCHEMA, CompileResult, load_result
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, InputError
+from hloinspect.given import Production
 from hloinspect.hardware.target import Target
 
 _DETAIL_CHARS = 8000
@@ -35,6 +37,7 @@ def compile_step(
     devices: int | None = None,
     topology: str | None = None,
     xla_flags: Sequence[str] = (),
+    production: Production | None = None,
     timeout_s: float = 1800,
     cache: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
@@ -43,11 +46,12 @@ def compile_step(
 
     The work is done by a child process of the running Python, so that neither jax nor the user's code is ever loaded
     here. ``out`` is created if need be; an earlier result in it is replaced, but only by a whole one. ``cache`` is a
-    folder of earlier compilations (compile/cache.py), that the step is looked for in. ``on_progress`` gets short texts.
+    folder of earlier compilations (compile/cache.py), that the step is looked for in. ``production`` is what the
+    production run had (compile/production.py); ``xla_flags`` win over its flags. ``on_progress`` gets short texts.
 
     Raises CompileError where the step cannot be compiled (``detail`` has the tail of the traceback or log),
     UsageError for a topology that makes no sense, TargetError for a target without what XLA needs, and InputError
-    where ``out`` holds other files of the same names.
+    where ``out`` holds other files of the same names or a file of ``production`` is not what it is given as.
     """
     _check_step(step)
     return compile_request(
@@ -57,6 +61,7 @@ def compile_step(
         devices=devices,
         topology=topology,
         xla_flags=xla_flags,
+        production=production,
         timeout_s=timeout_s,
         cache=cache,
         on_progress=on_progress,
@@ -71,30 +76,55 @@ def compile_request(
     devices: int | None = None,
     topology: str | None = None,
     xla_flags: Sequence[str] = (),
+    production: Production | None = None,
     timeout_s: float = 1800,
     cache: Path | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> CompileResult:
     """What ``compile_step`` does, for anything that the child can make a step of: ``wanted`` has ``step`` (its name),
     and ``maxtext`` (the words of its command line) and ``offloaded`` (``compile/result.py``) where they apply."""
-    layout = choose_topology(target, devices, topology)
     out = Path(out)
-    request = {
+    request = request_of(
+        wanted,
+        target,
+        devices=devices,
+        topology=topology,
+        xla_flags=xla_flags,
+        production=production,
+        cache=cache,
+    )
+    with staging_in(out) as staging:
+        _run_child({**request, "out": str(staging)}, timeout_s, on_progress or (lambda text: None))
+        publish(staging, out)
+    return load_result(out)
+
+
+def request_of(
+    wanted: dict[str, Any],
+    target: Target,
+    *,
+    devices: int | None = None,
+    topology: str | None = None,
+    xla_flags: Sequence[str] = (),
+    production: Production | None = None,
+    cache: Path | None = None,
+) -> dict[str, Any]:
+    """What a child is asked for, but for the directory that it is to write to. Raises UsageError, TargetError and
+    CompileError (a flag that is none)."""
+    layout = choose_topology(target, devices, topology)
+    given = request_fields(production, target.platform, xla_flags)
+    return {
         **wanted,
         "target": target.name,
         "platform": target.platform,
-        "target_config": _target_config(target),
+        "target_config": _target_config(target, given["production"]),
         "devices": layout.devices,
         "topology": layout.name,
-        "xla_flags": list(xla_flags),
-        "compiler_options": compiler_options(xla_flags),
+        **given,
+        "compiler_options": compiler_options(given["xla_flags"]),
         "notes": _environment_notes(),
         "cache": None if cache is None else str(cache.absolute()),
     }
-    with _staging(out) as staging:
-        _run_child({**request, "out": str(staging)}, timeout_s, on_progress or (lambda text: None))
-        _publish(staging, out)
-    return load_result(out)
 
 
 def _check_step(step: str) -> None:
@@ -105,12 +135,12 @@ def _check_step(step: str) -> None:
         raise CompileError(f"{step!r}: there is no file {where}")
 
 
-def _target_config(target: Target) -> str | None:
+def _target_config(target: Target, production: dict[str, Any] | None) -> str | None:
     if target.platform != "gpu":
         return None
     from hloinspect.hardware import target_config_text
 
-    return target_config_text(target)
+    return with_dnn_version(target_config_text(target), production)
 
 
 def _environment_notes() -> list[str]:
@@ -123,7 +153,7 @@ def _environment_notes() -> list[str]:
 
 
 @contextlib.contextmanager
-def _staging(out: Path) -> Iterator[Path]:
+def staging_in(out: Path) -> Iterator[Path]:
     """A directory inside ``out`` to build in. It is gone afterwards, and so is an ``out`` that nothing came of."""
     _refuse_foreign_files(out)
     created = [path for path in (out, *out.parents) if not path.exists()]
@@ -161,7 +191,7 @@ def _is_ours(manifest: Path) -> bool:
     return isinstance(data, dict) and str(data.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
 
 
-def _publish(staging: Path, out: Path) -> None:
+def publish(staging: Path, out: Path) -> None:
     """Move the files into place: the old manifest goes first and the new one comes last: no reader sees a mixture."""
     (out / MANIFEST).unlink(missing_ok=True)
     for name in FILES:
@@ -176,29 +206,34 @@ def _publish(staging: Path, out: Path) -> None:
 
 def _run_child(request: dict[str, Any], timeout_s: float, on_progress: Callable[[str], None]) -> None:
     with tempfile.TemporaryFile() as log:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "hloinspect.compile.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            encoding="utf-8",
-            env=_child_environment(request["platform"]),
-            start_new_session=True,  # so that what the user's code starts can be ended with it
-        )
+        child = start_child(request["platform"], log)
         try:
             answer = _converse(child, request, timeout_s, on_progress)
             child.wait(timeout=30)
         except subprocess.TimeoutExpired:
             raise CompileError(
-                f"compiling took longer than {timeout_s:g} s and was stopped (--timeout)", _tail(log)
+                f"compiling took longer than {timeout_s:g} s and was stopped (--timeout)", tail(log)
             ) from None
         finally:
-            _end(child)
+            end_child(child)
         if "error" in answer:
-            raise CompileError(answer["error"], answer.get("detail") or _tail(log))
+            raise CompileError(answer["error"], answer.get("detail") or tail(log))
         if "done" not in answer:
-            raise CompileError(_silent_end(child.returncode, _tail(log)), _tail(log))
+            raise CompileError(silent_end(child.returncode, tail(log)), tail(log))
+
+
+def start_child(platform: str, log: IO[bytes]) -> subprocess.Popen[str]:
+    """A child that waits for its request; what it and the user's code print goes to ``log``."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hloinspect.compile.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        encoding="utf-8",
+        env=_child_environment(platform),
+        start_new_session=True,  # so that what the user's code starts can be ended with it
+    )
 
 
 def _child_environment(platform: str) -> dict[str, str]:
@@ -211,6 +246,7 @@ def _child_environment(platform: str) -> dict[str, str]:
     }
     if platform == "tpu":
         environment["TPU_SKIP_MDS_QUERY"] = "1"  # no metadata server to ask
+        environment["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # else a second compilation at a time is refused
     root = Path(__file__).resolve().parents[2]
     if root.name not in (
         "site-packages",
@@ -230,7 +266,7 @@ def _converse(
     """
     deadline = time.monotonic() + timeout_s
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_read_lines, args=(child.stdout, lines), daemon=True).start()
+    threading.Thread(target=read_lines, args=(child.stdout, lines), daemon=True).start()
     assert child.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it ended at once: its log says why
         child.stdin.write(json.dumps(request) + "\n")
@@ -250,13 +286,13 @@ def _converse(
         on_progress(answer["progress"])
 
 
-def _read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
+def read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
     for line in stream:
         lines.put(line)
     lines.put(None)
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def end_child(child: subprocess.Popen[str]) -> None:
     """End the child and whatever its code has started, and close the pipes."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -267,13 +303,13 @@ def _end(child: subprocess.Popen[str]) -> None:
                 stream.close()
 
 
-def _tail(log: IO[bytes]) -> str:
+def tail(log: IO[bytes]) -> str:
     size = log.seek(0, os.SEEK_END)
     log.seek(max(0, size - _DETAIL_CHARS))
     return log.read().decode(errors="replace")
 
 
-def _silent_end(returncode: int, log: str) -> str:
+def silent_end(returncode: int, log: str) -> str:
     """What to say of a child that ended without an answer."""
     if returncode < 0:
         name = signal.Signals(-returncode).name

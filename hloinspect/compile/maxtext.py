@@ -72,7 +72,7 @@ def train_step(arguments: Sequence[str], devices: Sequence[Any]) -> Step:
     program = _import()
     _name_target(program, len(devices))
     step = Step()
-    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _watched(program, step, devices[0]):
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _watched(program, step):
         try:
             with _stopped_before_compiling():
                 program.main([PROGRAM, *_command_line(program, arguments, scratch)])
@@ -163,15 +163,15 @@ def _config_file(program: Any, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _watched(program: Any, step: Step, device: Any) -> Iterator[None]:
-    """Note the configuration when MaxText has made it, and let its attention kernel be lowered without a device."""
+def _watched(program: Any, step: Step) -> Iterator[None]:
+    """Note the configuration when MaxText has made it."""
     pyconfig = _attribute(program, "pyconfig")
     initialize = _attribute(pyconfig, "initialize")
 
     def initialize_and_note(*args: Any, **kwargs: Any) -> Any:
         config = initialize(*args, **kwargs)
         step.settings = _settings(config)
-        _allow_kernels(config, step, device)
+        _avoid_cub(config, step)
         return config
 
     def refuse(error: Exception) -> None:
@@ -215,18 +215,11 @@ def _settings(config: Any) -> dict[str, Any]:
     return {"library": "MaxText", "version": _version(), **plain, "tensors_on_device": kept}
 
 
-def _allow_kernels(config: Any, step: Step, device: Any) -> None:
-    attention = str(getattr(config, "attention", ""))
-    try:
-        if attention == "cudnn_flash_jax":
-            step.notes.append(kernels.lower_cudnn_attention(device))
-        elif attention in ("flash", "autoselected"):
-            step.notes.append(kernels.lower_tokamax())
-        if getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
-            step.notes.append(kernels.NOTE_CUB)
-            step.options |= kernels.CUB_OPTIONS
-    except (ImportError, AttributeError) as error:
-        raise MaxTextError(f"attention={attention} cannot be lowered without a device here: {error}") from error
+def _avoid_cub(config: Any, step: Step) -> None:
+    """Known beforehand for such a model: compiling it once in vain takes long."""
+    if getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
+        step.notes.append(kernels.NOTE_CUB)
+        step.options |= kernels.CUB_OPTIONS
 
 
 def _typed(options: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,12 @@ def offload_names(jaxpr: Any) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def checkpoint_names(jaxpr: Any) -> list[str]:
+    """Every ``checkpoint_name`` that the program gives to a value, in the order of the program."""
+    found = (eqn.params["name"] for body in _all_jaxprs(jaxpr) for eqn in body.eqns if eqn.primitive.name == "name")
+    return list(dict.fromkeys(map(str, found)))
+
+
 def _all_jaxprs(jaxpr: Any) -> Iterator[Any]:
     """``jaxpr`` and every jaxpr inside its equations (scan, remat, pjit, custom_vjp, cond ...), each once."""
     pending, seen = [getattr(jaxpr, "jaxpr", jaxpr)], set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,53 @@ class OffloadName:
 
 
 @dataclass(frozen=True, slots=True)
+class FlagsFrom:
+    """Flags of a production run: where they were read, those that were taken, and (name, reason) of the others."""
+
+    path: str
+    flags: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AutotuneUse:
+    """Autotuning results that were given, and what XLA found there: ``missing`` of ``of`` kernels have no entry. ``of``
+    is None where at most one is missing: XLA does not count them then."""
+
+    path: str
+    sha256: str
+    missing: int
+    of: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileUse:
+    """A PGLE profile that was given: ``matched`` of the ``of`` costs in it are of instructions of the module."""
+
+    path: str
+    sha256: str
+    matched: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProductionUse:
+    """What the production run had and was given here; None for what was not."""
+
+    flags_from: FlagsFrom | None = None
+    autotune_results: AutotuneUse | None = None
+    pgle: ProfileUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own
     names.
 
     ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not
     installed. ``settings`` is what the configuration of a library says of the step (MaxText's), else empty.
+    ``compile_notes`` are those of ``notes`` that came while compiling; ``cached``: it was compiled earlier. ``asked``
+    is what the step's jaxpr asks of host memory (compile/audit.py), empty where that was not read.
     """
 
     schema: str
@@ -78,6 +120,10 @@ class Manifest:
     offload_names: tuple[OffloadName, ...]
     notes: tuple[str, ...]
     settings: dict[str, Any] = field(default_factory=dict)
+    production: ProductionUse = field(default_factory=ProductionUse)
+    compile_notes: tuple[str, ...] = ()
+    cached: bool = False
+    asked: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The manifest as indented JSON text."""
@@ -133,7 +179,36 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
         offload_names=names,
         notes=tuple(str(note) for note in data["notes"]),
         settings=dict(data.get("settings", {})),
+        production=_build_production(data.get("production") or {}),
+        compile_notes=tuple(str(note) for note in data.get("compile_notes", ())),
+        cached=bool(data.get("cached", False)),
+        asked=dict(data.get("asked") or {}),
     )
+
+
+def _build_production(data: dict[str, Any]) -> ProductionUse:
+    run, results, profile = (data.get(name) for name in ("flags_from", "autotune_results", "pgle"))
+    return ProductionUse(
+        FlagsFrom(str(run["path"]), tuple(run["flags"]), tuple((str(a), str(b)) for a, b in run["left_out"]))
+        if run
+        else None,
+        AutotuneUse(**results) if results else None,
+        ProfileUse(**profile) if profile else None,
+    )
+
+
+def production_of(request: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The manifest's ``production`` of a request's (compile/production.py), after compiling."""
+    if not request:
+        return asdict(ProductionUse())
+    results, profile = request["autotune_results"], request["pgle"]
+    return {
+        "flags_from": {"path": request["flags_from"], "flags": request["flags"], "left_out": request["left_out"]}
+        if request["flags_from"]
+        else None,
+        "autotune_results": {name: results[name] for name in ("path", "sha256", "missing", "of")} if results else None,
+        "pgle": {name: profile[name] for name in ("path", "sha256", "matched", "of")} if profile else None,
+    }
 
 
 def load_result(directory: Path) -> CompileResult:

@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,11 +19,11 @@ class StepError(Exception):
     """The step is not one: its text is the one line that the user sees."""
 
 
-def load_step(step: str) -> Callable[[], Any]:
+def load_step(step: str, given: Collection[str] = ()) -> Callable[..., Any]:
     """The function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
 
-    Raises StepError where the file, the module or the function is missing, or where the function needs arguments;
-    whatever the module itself raises goes through.
+    Raises StepError where the file, the module or the function is missing, or where the function needs arguments that
+    are not ``given`` or does not take one that is; whatever the module itself raises goes through.
     """
     where, _, name = step.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
@@ -32,7 +32,10 @@ def load_step(step: str) -> Callable[[], Any]:
         function = getattr(function, part, None)
     if not callable(function):
         raise StepError(_no_such_function(where, name, module, function))
-    required = _required_parameters(function)
+    for argument in given:
+        if not takes(function, argument):
+            raise StepError(f"{step} takes no argument {argument!r}; {_taken(function)}")
+    required = [name for name in _required_parameters(function) if name not in given]
     if required:
         raise StepError(
             f"{step} needs arguments ({', '.join(required)}): a step takes none; name a function that returns "
@@ -41,9 +44,32 @@ def load_step(step: str) -> Callable[[], Any]:
     return function  # type: ignore[no-any-return]
 
 
-def call_step(step: str, function: Callable[[], Any]) -> jax.stages.Lowered:
-    """Call the step and lower what it returns, if it is not lowered yet. Raises StepError where that cannot be done."""
-    value = function()
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function can be called with a keyword argument of this name."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    named = parameters.get(name)
+    by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
+    return anything if named is None else named.kind in by_keyword
+
+
+def _taken(function: Callable[..., Any]) -> str:
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        names = []
+    return f"it takes {', '.join(names)}" if names else "it takes none"
+
+
+def call_step(
+    step: str, function: Callable[..., Any], arguments: Mapping[str, Any] | None = None
+) -> jax.stages.Lowered:
+    """Call the step, with keyword arguments if it is to have any, and lower what it returns, if it is not lowered yet.
+    Raises StepError where that cannot be done."""
+    value = function(**(arguments or {}))
     for unwrap in (_as_lowered, _from_tuple, _from_wrapper):
         lowered = unwrap(value)
         if lowered is not None:

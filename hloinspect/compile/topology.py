@@ -15,7 +15,11 @@ from hloinspect.hardware.target import Target
 
 _NVL_HOST = 4  # GPUs in one tray of an NVL72 rack: the NVLink domain spans hosts
 _HGX_HOST = 8  # GPUs of an HGX or DGX host, which is its own NVLink domain
-_TPU_SHAPES = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}  # v5e and v6e
+_TPU_SHAPES = {
+    2: {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},  # v5e and v6e
+    3: {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"},  # v5p
+}
+"""A slice of so many chips, for a torus of so many dimensions (Google Cloud documentation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,10 @@ def _choose_tpu(target: Target, devices: int | None, topology: str | None) -> To
 def _tpu_layout(family: str, smallest: str, devices: int) -> Topology:
     if devices <= _chips(smallest):
         return Topology(f"{family}:{smallest}", devices)
-    if devices not in _TPU_SHAPES:
-        raise UsageError(f"no {family} topology has {devices} devices: use one of {', '.join(map(str, _TPU_SHAPES))}")
-    return Topology(f"{family}:{_TPU_SHAPES[devices]}", devices)
+    shapes = _TPU_SHAPES[smallest.count("x") + 1]
+    if devices not in shapes:
+        raise UsageError(f"no {family} topology has {devices} devices: use one of {', '.join(map(str, shapes))}")
+    return Topology(f"{family}:{shapes[devices]}", devices)
 
 
 def _chips(shape: str) -> int:

@@ -14,15 +14,19 @@ budget = ["stall=5%"]
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hloinspect.config import find_table
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, parse_budget
+from hloinspect.given import Production
 
-_STEP_KEYS = ("step", "name", "target", "targets", "devices", "topology", "link", "xla_flags", "module", "budget")
+_STEP_KEYS = (
+    *("step", "name", "target", "targets", "devices", "topology", "link", "xla_flags"),
+    *("flags_from", "autotune_results", "pgle", "module", "budget"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class GatedStep:
     xla_flags: tuple[str, ...] = ()
     module: str | None = None
     budgets: tuple[Budget, ...] = ()
+    production: Production = field(default_factory=Production)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,9 @@ def _steps(
             xla_flags=tuple(flags),
             module=_text(table, "module", where),
             budgets=own,
+            production=Production(
+                *(_file(table, key, where, file.parent, folder) for key in ("flags_from", "autotune_results", "pgle"))
+            ),
         )
         for target in (targets or [_text(table, "target", where)])
     ]
@@ -122,6 +130,12 @@ def _source(step: str, home: Path, folder: Path) -> str:
     if colon and file.endswith(".py"):
         return f"{_seen_from(folder, home / file)}:{function}"
     return step if colon else str(_seen_from(folder, home / step))
+
+
+def _file(table: Mapping[str, Any], key: str, where: str, home: Path, folder: Path) -> Path | None:
+    """A path that is written as pyproject.toml sees it."""
+    text = _text(table, key, where)
+    return None if text is None else _seen_from(folder, home / text)
 
 
 def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:

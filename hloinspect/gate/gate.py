@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hloinspect.hardware import Target
     from hloinspect.rules.choice import Choice
 
-PASSED, FAILED, UNDECIDED = "passed", "failed", "unknown"
+PASSED, FAILED, UNDECIDED, ERROR = "passed", "failed", "unknown", "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,20 @@ class Checked:
         return tuple(result for result in self.results if result.status != WITHIN)
 
 
-def overall(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """The worst of all: failed before unknown before passed."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A step that could not be compiled or read, so that nothing was held against it. ``message`` is one line."""
+
+    name: str
+    source: str
+    target: str | None
+    message: str
+
+
+def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """The worst of all: error before failed before unknown before passed."""
+    if unread:
+        return ERROR
     statuses = [check.status(allow_unknown) for check in checks]
     return next((status for status in (FAILED, UNDECIDED) if status in statuses), PASSED)
 
@@ -82,6 +94,8 @@ def report_of(
 
         if step.xla_flags or step.module:
             raise UsageError(f"{step.source} is a trace: --xla-flag and --module are for what is compiled")
+        if step.production:
+            raise UsageError(f"{step.source} is a trace: {step.production.option} is for compiling a step")
         return trace(
             step.source,
             target=chosen,
@@ -103,6 +117,7 @@ def report_of(
         memory=memory,
         rules=rules,
         cache=cache,
+        production=step.production,
         on_progress=on_progress,
     ).report
 

@@ -14,6 +14,7 @@ from hloinspect.errors import BudgetExceeded, NotEnoughEvidence, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
+from hloinspect.given import Production
 from hloinspect.hardware import Target, load_target
 from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
 
@@ -35,6 +36,7 @@ def check(
     xla_flags: Sequence[str] = (),
     rules: Choice | None = None,
     cache: Path | None = None,
+    production: Production | None = None,
     allow_unknown: bool = False,
 ) -> Checked:
     """Hold a step against budgets (``"stall=2%"``, or several) and a baseline file; return what was found.
@@ -42,7 +44,8 @@ def check(
     ``what`` is an INPUT as on the command line (a step's name, a module, a dump, a trace), a function of a file that is
     a step, a ``jax.stages.Compiled`` or ``Lowered`` (which is compiled here, for the devices that it was lowered for),
     or a ``Report``. ``name`` is what the baseline calls it. With ``update_baseline`` the answer is recorded first.
-    ``cache`` is a folder for compilations (``hloinspect.compile.cache.cache_folder()``).
+    ``cache`` is a folder for compilations (``hloinspect.given.cache_folder()``), ``production`` what the production run
+    had, for compiling a step (``hloinspect.Production``).
 
     Raises BudgetExceeded, with the report attached, where a budget is exceeded; NotEnoughEvidence, which is one, where
     nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and HloInspectError
@@ -56,7 +59,8 @@ def check(
     known = None
     if path is not None:
         known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
-    options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags))
+    given = production or Production()
+    options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags), production=given)
     report, own_name = answer(what, options, target, rules, cache)
     checked = check_report(report, name or own_name, limits, known)
     if update_baseline:

@@ -296,7 +296,7 @@ class Module:
     entry_name: str
     is_scheduled: bool
     attributes: Mapping[str, str]
-    platform: str  # "gpu" | "tpu" | "" where nothing tells
+    platform: str  # "gpu" | "tpu" | "cpu" | "" where nothing tells
     size_bytes: int
     kind: str  # "text" | "proto"
 

@@ -30,7 +30,7 @@ _NAME = re.compile(r"[\w.\-]+")
 _WORDS = re.compile(r'[^(){}\[\]",\n]*')
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
-_MARKS = {"gpu": "operation_queue_id", "tpu": "T(8,128)"}
+_MARKS = {"gpu": "operation_queue_id", "tpu": "T(8,128)", "cpu": "outer_dimension_partitions"}
 """By what the text reader knows a platform, for modules that have lost it otherwise."""
 
 _REWRITTEN = frozenset(

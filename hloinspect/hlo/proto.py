@@ -55,6 +55,8 @@ _TO_APPLY = frozenset(
 """Opcodes whose computations text prints as ``to_apply`` (hlo_instruction.cc, ``PrintExtraAttributes``)."""
 
 MAX_FRAMES = 256
+_GPU_MARKS = (b"operation_queue_id", b"fusion_backend_config", b"__cublas", b"fingerprint_before_lhs")
+_CPU_MARKS = (b"outer_dimension_partitions", b"__ynn_fusion", b"__onednn$", b"lapack_")
 _TILES_8_128 = bytes((0x32, 5, 0x0A, 3, 8, 0x80, 1))
 """A layout's first tile when that is (8,128): LayoutProto field 6 around TileProto field 1."""
 
@@ -63,6 +65,7 @@ class _Context:
     """What instructions share: the names of computations, payloads that stand apart, and the stack frames."""
 
     def __init__(self, proto: schema.HloModuleProto) -> None:
+        self.proto = proto
         self.names = {computation.id: computation.name for computation in proto.computations}
         self.payloads = proto.payloads
         self._index = proto.stack_frame_index
@@ -363,7 +366,18 @@ def _platform(data: bytes) -> str:
     """What compiled the module, by the same marks as in text."""
     if b'"scoped_memory_configs"' in data or _TILES_8_128 in data:
         return "tpu"
-    return "gpu" if b"operation_queue_id" in data or b"fusion_backend_config" in data or b"__cublas" in data else ""
+    for platform, marks in (("gpu", _GPU_MARKS), ("cpu", _CPU_MARKS)):
+        if any(mark in data for mark in marks):
+            return platform
+    return ""
+
+
+def serialized(module: Module) -> bytes | None:
+    """The HloModuleProto that a module was read from, whole: fields that are not looked at too. None for text."""
+    first = next(iter(module.computations.values()), None)
+    if not isinstance(first, ProtoComputation):
+        return None
+    return first.context.proto.SerializeToString(deterministic=True)
 
 
 def parse_proto(data: bytes) -> Module:

@@ -30,15 +30,17 @@ _CLOSE = re.compile(r"\}(?:\Z|\n|, execution_thread=| //)")
 _VALUES = re.compile(r"=\{?(%[\w.\-]+(?:, ?%[\w.\-]+)*)")
 _PLAIN_VALUES = re.compile(r"=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)")
 _TPU_MARKS = ("T(8,128)", '"scoped_memory_configs"')
-_GPU_MARKS = ("operation_queue_id", "fusion_backend_config", "__cublas")
+_GPU_MARKS = ("operation_queue_id", "fusion_backend_config", "__cublas", "fingerprint_before_lhs")
+_CPU_MARKS = ("outer_dimension_partitions", "__ynn_fusion", "__onednn$", '"lapack_')
 
 
 def _platform(text: str) -> str:
-    """What compiled the text: only the GPU's backend writes queue ids, only the TPU's tiles layouts and reports scoped
-    memory."""
-    if any(mark in text for mark in _GPU_MARKS):
-        return "gpu"
-    return "tpu" if any(mark in text for mark in _TPU_MARKS) else ""
+    """What compiled the text: only the GPU's backend writes queue ids and fingerprints, only the TPU's tiles layouts
+    and reports scoped memory, only the CPU's parts loops and calls LAPACK. A small module may have none of that."""
+    for platform, marks in (("gpu", _GPU_MARKS), ("tpu", _TPU_MARKS), ("cpu", _CPU_MARKS)):
+        if any(mark in text for mark in marks):
+            return platform
+    return ""
 
 
 def parse_text(text: str) -> Module:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hloinspect.gate.difference import Difference
-from hloinspect.gate.gate import Checked, overall
+from hloinspect.gate.gate import Checked, Unread, overall
 from hloinspect.report.explain import explanation
 from hloinspect.report.json import rounded
 
@@ -16,8 +16,9 @@ CHECK_SCHEMA = "hloinspect.check/1"
 DIFF_SCHEMA = "hloinspect.diff/1"
 
 
-def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """Every budget of every step, the whole status, and the difference to the baseline where there is one."""
+def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """Every budget of every step, the whole status, the difference to the baseline where there is one, and the steps
+    that could not be read."""
     found = [
         {
             "input": checked.report.input.path,
@@ -31,9 +32,12 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
     differences = [_difference(checked.difference) for checked in checks if checked.difference]
     document = {
         "schema": CHECK_SCHEMA,
-        "status": overall(checks, allow_unknown),
+        "status": overall(checks, allow_unknown, unread),
         "checks": rounded(found),
         "differences": differences,
+        "errors": [
+            {"input": one.source, "name": one.name, "target": one.target, "message": one.message} for one in unread
+        ],
     }
     return json.dumps(document, indent=2)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.gate import PASSED, Checked
+from hloinspect.gate.gate import PASSED, Checked, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
 from hloinspect.report.explain import amount_text, explanation, joined, look_closer
 from hloinspect.report.schema import Report
@@ -19,8 +19,8 @@ _INDENT = " " * 8
 MAX_CULPRITS = 3
 
 
-def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """Every budget of every step, in order."""
+def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """Every budget of every step, in order, and then the steps that could not be read."""
     lines: list[str] = []
     for checked in checks:
         for result in checked.results:
@@ -30,7 +30,14 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
             lines += joined(details(checked), _INDENT)
         elif checked.difference is not None and checked.difference.made:
             lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
+    label = click.style("ERROR", fg="red", bold=True)
+    lines += [f"{label}  {title_of_unread(one)}  {clean(one.message)}" for one in unread]
     return "\n".join(lines)
+
+
+def title_of_unread(unread: Unread) -> str:
+    """``train.py:step (gb200)``."""
+    return clean(unread.name) + (f" ({clean(unread.target)})" if unread.target else "")
 
 
 def title(checked: Checked) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.gate import Checked
-from hloinspect.report.check_text import details, result_text, title
-from hloinspect.report.places import Place, budget_place, finding_place
+from hloinspect.gate.gate import Checked, Unread
+from hloinspect.report.check_text import details, result_text, title, title_of_unread
+from hloinspect.report.places import Place, budget_place, finding_place, source_place
 from hloinspect.verdict import UNKNOWN
 
 MAX_FINDINGS = 10
@@ -18,10 +18,14 @@ MAX_FINDINGS = 10
 _COMMANDS = {"error": "warning", "warning": "notice"}
 
 
-def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """An error for each budget that does not hold, and warnings and notices for findings."""
+def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """An error for each budget that does not hold and each step that could not be read, and warnings and notices for
+    findings."""
     here = Path.cwd()
     lines = []
+    for one in unread:
+        text = f"{title_of_unread(one)}: {clean(one.message)}"
+        lines.append(_command("error", source_place(one.source, here), "hloinspect", text))
     for checked in checks:
         for result in checked.broken:
             command = "notice" if result.status == UNKNOWN and allow_unknown else "error"

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.gate import FAILED, PASSED, Checked, overall
+from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
-from hloinspect.report.check_text import details, title
+from hloinspect.report.check_text import details, title, title_of_unread
 from hloinspect.report.explain import amount_text, changed_metrics, percent_text
 
-_WORDS = {PASSED: "passed", FAILED: "failed"}
+_WORDS = {PASSED: "passed", FAILED: "failed", ERROR: "not all could be read"}
 _MARKS = {"within": "ok", "over": "**FAILED**", "unknown": "unknown", "missing": "**no baseline**"}
 
 
-def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """A table of all budgets; for each step that did not pass what changed; for each with a baseline its figures."""
-    word = _WORDS.get(overall(checks, allow_unknown), "could not tell")
+def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """A table of all budgets and of what could not be read; for each step that did not pass what changed; for each
+    with a baseline its figures."""
+    word = _WORDS.get(overall(checks, allow_unknown, unread), "could not tell")
     lines = [f"### hloinspect: {word}", ""]
     lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
     lines += [_row(checked, result) for checked in checks for result in checked.results]
+    lines += [f"| {_cell(title_of_unread(one))} | | **ERROR** | {_cell(one.message)} | | |" for one in unread]
     for checked in checks:
         if checked.status(allow_unknown) != PASSED:
             lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, details(checked)), "```"]

@@ -35,9 +35,13 @@ def uri_of(file: str) -> str:
 
 def input_place(checked: Checked, folder: Path) -> Place:
     """The first line of the input's own file: where something belongs that no line of the user's code is known for."""
-    file, colon, _ = checked.report.input.path.rpartition(":")
-    path = file if colon and file.endswith(".py") else checked.report.input.path
-    return Place(seen_from(path, folder), 1)
+    return source_place(checked.report.input.path, folder)
+
+
+def source_place(source: str, folder: Path) -> Place:
+    """The first line of the file of an INPUT."""
+    file, colon, _ = source.rpartition(":")
+    return Place(seen_from(file if colon and file.endswith(".py") else source, folder), 1)
 
 
 def finding_place(finding: FindingInfo, checked: Checked, folder: Path) -> Place:

@@ -11,10 +11,10 @@ from typing import Any
 
 from hloinspect import __version__
 from hloinspect.errors import printable as clean
-from hloinspect.gate.gate import Checked
+from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
-from hloinspect.report.check_text import details, result_text, title
-from hloinspect.report.places import Place, budget_place, finding_place, uri_of
+from hloinspect.report.check_text import details, result_text, title, title_of_unread
+from hloinspect.report.places import Place, budget_place, finding_place, source_place, uri_of
 from hloinspect.report.schema import FindingInfo
 from hloinspect.verdict import UNKNOWN
 
@@ -27,8 +27,9 @@ _BUDGET_RULES = {
 }
 
 
-def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
-    """One run with a result for each finding and each budget that does not hold."""
+def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+    """One run with a result for each finding and each budget that does not hold, and a notification for each step that
+    could not be read."""
     here = Path.cwd()
     results = []
     for checked in checks:
@@ -41,8 +42,20 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False) -> str:
     for result in results:
         result["ruleIndex"] = index[result["ruleId"]]
     driver = {"name": "hloinspect", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    run: dict[str, Any] = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    if unread:
+        told = [_notification(one, here) for one in unread]
+        run["invocations"] = [{"executionSuccessful": False, "toolExecutionNotifications": told}]
     return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _notification(unread: Unread, here: Path) -> dict[str, Any]:
+    place = _location(source_place(unread.source, here))
+    return {
+        "level": "error",
+        "message": {"text": f"{title_of_unread(unread)}: {clean(unread.message)}"},
+        "locations": [place],
+    }
 
 
 def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -72,17 +85,21 @@ def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _result(code: str, level: str, text: str, place: Place, checked: Checked, identity: str) -> dict[str, Any]:
-    artifact = {"uri": uri_of(place.file)}
-    if not place.file.startswith("/"):
-        artifact["uriBaseId"] = "%SRCROOT%"
     digest = hashlib.sha256("\0".join([code, checked.name, identity]).encode("utf-8", "replace")).hexdigest()
     return {
         "ruleId": code,
         "level": level,
         "message": {"text": text},
-        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": place.line}}}],
+        "locations": [_location(place)],
         "partialFingerprints": {"hloinspect/1": digest[:32]},
     }
+
+
+def _location(place: Place) -> dict[str, Any]:
+    artifact = {"uri": uri_of(place.file)}
+    if not place.file.startswith("/"):
+        artifact["uriBaseId"] = "%SRCROOT%"
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": place.line}}}
 
 
 def _finding_result(finding: FindingInfo, checked: Checked, here: Path) -> dict[str, Any]:

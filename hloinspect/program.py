@@ -1,0 +1,49 @@
+"""How a module was made, as a report says it: from the manifest of a compilation."""
+
+from __future__ import annotations
+
+from hloinspect.compile.result import Manifest
+from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo
+
+LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
+
+
+def program_of(manifest: Manifest) -> ProgramInfo:
+    """The report's ``program``. ``autotuned`` is True where every kernel has its entry in the results that were
+    given."""
+    use = manifest.production
+    results, profile = use.autotune_results, use.pgle
+    return ProgramInfo(
+        jax=manifest.versions.get("jax"),
+        jaxlib=manifest.versions.get("jaxlib"),
+        flags=manifest.xla_flags,
+        topology=manifest.topology,
+        autotuned=results is not None and results.missing == 0,
+        flags_from=use.flags_from.path if use.flags_from else None,
+        autotune_results=AutotuneInfo(results.path, results.missing, results.of) if results else None,
+        pgle=ProfileInfo(profile.path, profile.matched, profile.of) if profile else None,
+    )
+
+
+def limits_of(manifest: Manifest) -> tuple[str, ...]:
+    """What limits a report on the module: what the production run has and this compilation had not."""
+    if manifest.platform == "tpu":
+        return ()
+    use, limits = manifest.production, []
+    results, profile, run = use.autotune_results, use.pgle, use.flags_from
+    if results is None:
+        limits.append(LIMIT_AUTOTUNING)
+    elif results.missing:
+        kernels = f"{results.missing} of {results.of} kernels have" if results.of else "one kernel has"
+        limits.append(
+            f"{kernels} no entry in the autotuning results {results.path}, and deployed ones may differ "
+            "(the manifest's notes say more)"
+        )
+    if profile is not None and not profile.matched:
+        limits.append(
+            f"the PGLE profile {profile.path} is of another module: none of its {profile.of} costs names an "
+            "instruction of this one"
+        )
+    if run is not None and (unknown := [name for name, reason in run.left_out if reason.startswith("this XLA")]):
+        limits.append(f"flags of {run.path} that this XLA refuses were left out: {', '.join(unknown)}")
+    return tuple(limits)
