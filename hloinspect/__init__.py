@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from hloinspect.errors import BudgetExceeded as BudgetExceeded
     from hloinspect.errors import NotEnoughEvidence as NotEnoughEvidence
     from hloinspect.gate.verb import check as check
+    from hloinspect.given import Production as Production
     from hloinspect.hlo import load_module as load_module
+    from hloinspect.report.html import html_page as html_page
     from hloinspect.tracing import trace as trace
 
 __version__ = "0.1.0"
@@ -21,19 +23,23 @@ __version__ = "0.1.0"
 _HOMES = {
     "BudgetExceeded": "hloinspect.errors",
     "NotEnoughEvidence": "hloinspect.errors",
+    "Production": "hloinspect.given",
     "check": "hloinspect.gate.verb",
     "inspect": "hloinspect.api",
     "compile_step": "hloinspect.compile",
     "load_module": "hloinspect.hlo",
+    "html_page": "hloinspect.report.html",
     "trace": "hloinspect.tracing",
 }
 
 __all__ = [
     "BudgetExceeded",
     "NotEnoughEvidence",
+    "Production",
     "__version__",
     "check",
     "compile_step",
+    "html_page",
     "inspect",
     "load_module",
     "trace",

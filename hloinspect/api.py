@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hloinspect.audit import AskedOf, audited
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
 from hloinspect.hardware import Target, load_target, target_of_device, with_link
 from hloinspect.hlo.load import load_module
@@ -27,6 +28,7 @@ from hloinspect.rules.asked import Asked, asked_of
 
 if TYPE_CHECKING:
     from hloinspect.compile import CompileResult
+    from hloinspect.given import Production
     from hloinspect.rules.choice import Choice
 
 LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
@@ -57,11 +59,28 @@ class Inspection:
     report: Report
     offload: Offload
     prediction: Prediction | None
+    memory: Memory | None = None
+
+    def to_perfetto(self) -> bytes:
+        """The trace of ``--format perfetto`` (docs/perfetto.md). Raises UsageError where there is no timeline."""
+        from hloinspect.report.perfetto import to_perfetto
+
+        return to_perfetto(self)
+
+    def to_html(self) -> str:
+        """The page of ``hloinspect report`` (docs/report-html.md)."""
+        from hloinspect.report.html import html_page
+
+        return html_page(self)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A module and all that came with it. ``target`` names the one it was compiled for, where that is known."""
+    """A module and all that came with it. ``target`` names the one it was compiled for, where that is known;
+    ``platform`` is what it was compiled for where that is known otherwise than by the module itself."""
 
     info: InputInfo
     module: Module
@@ -74,6 +93,8 @@ class _Loaded:
     limits: tuple[str, ...] = ()
     thunks: tuple[Path | None, Path | None] = (None, None)
     asked: Asked | None = None
+    asked_of: AskedOf = field(default_factory=AskedOf)
+    platform: str = ""
 
 
 def inspect(
@@ -89,6 +110,7 @@ def inspect(
     memory: bool | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
+    production: Production | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Inspection:
     """The static answer for a step, a module, a compiled directory or a dump.
@@ -96,7 +118,8 @@ def inspect(
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
     where that is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the
     transfers are listed and their verdicts are unknown. Memory is estimated where there is a target, or as ``memory``
-    says. ``rules`` says which rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py). Raises
+    says. ``rules`` says which rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py).
+    ``production`` is what the production run had, for compiling the step (compile/production.py). Raises
     HloInspectError.
     """
     found = classify(source)
@@ -104,10 +127,12 @@ def inspect(
     if found.kind == STEP:
         if chosen is None:
             raise UsageError(f"{source} is a step: say what to compile it for with --target (see `hloinspect targets`)")
-        loaded = _compile(found, chosen, devices, topology, xla_flags, keep, cache, on_progress)
+        loaded = _compile(found, chosen, devices, topology, xla_flags, production, keep, cache, on_progress)
     else:
         if xla_flags:
             raise UsageError("--xla-flag changes how a step is compiled; this input is compiled already")
+        if production:
+            raise UsageError(f"{production.option} is for compiling a step; this input is compiled already")
         if keep is not None:
             raise UsageError("--keep keeps what compiling a step writes; this input is compiled already")
         loaded = _load(found, module)
@@ -134,6 +159,7 @@ def _compile(
     devices: int | None,
     topology: str | None,
     xla_flags: Sequence[str],
+    production: Production | None,
     keep: Path | None,
     cache: Path | None,
     on_progress: Callable[[str], None] | None,
@@ -152,6 +178,7 @@ def _compile(
                 devices=devices,
                 topology=topology,
                 xla_flags=xla_flags,
+                production=production,
                 cache=cache,
                 on_progress=on_progress,
             )
@@ -171,7 +198,9 @@ def _load(found: Input, wanted: str | None) -> _Loaded:
         raise UsageError("--module picks a module of a dump directory; this input is one module")
     module = load_module(found.text)
     digest = None if found.text == "-" else digest_of(found.path)
-    return _Loaded(InputInfo(found.text, module.kind, digest), module, asked=_asked(_stablehlo_beside(found.path)))
+    beside = _stablehlo_beside(found.path)
+    info = InputInfo(found.text, module.kind, digest)
+    return _Loaded(info, module, asked=_asked(beside), asked_of=AskedOf(stablehlo=beside))
 
 
 def _stablehlo_beside(path: Path) -> Path:
@@ -203,18 +232,13 @@ def digest_of(path: Path) -> str | None:
 
 
 def _compiled(found: Input, result: CompileResult) -> _Loaded:
+    from hloinspect.program import limits_of, program_of
+
     manifest = result.manifest
-    program = ProgramInfo(
-        jax=manifest.versions.get("jax"),
-        jaxlib=manifest.versions.get("jaxlib"),
-        flags=manifest.xla_flags,
-        topology=manifest.topology,
-        autotuned=False,
-    )
     return _Loaded(
         info=InputInfo(found.text, found.kind, manifest.module_sha256),
         module=load_module(result.module_proto),
-        program=program,
+        program=program_of(manifest),
         target=manifest.target,
         devices=manifest.devices,
         names=tuple(
@@ -222,9 +246,11 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         ),
         device_bytes=_assigned(manifest.memory, ""),
         host_bytes=_assigned(manifest.memory, "host_"),
-        limits=() if manifest.platform == "tpu" else (LIMIT_AUTOTUNING,),
+        limits=limits_of(manifest),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
         asked=_asked(result.stablehlo, _unmatched(manifest.notes)),
+        asked_of=AskedOf(manifest=manifest.asked, stablehlo=result.stablehlo, flags=manifest.xla_flags),
+        platform=manifest.platform,
     )
 
 
@@ -255,6 +281,8 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         host_bytes=memory.host_bytes if memory else None,
         limits=limits,
         thunks=(chosen.thunk_sequence, chosen.thunk_metadata),
+        asked_of=AskedOf(before=found.path / f"{chosen.key}.before_optimizations.txt", dump=(found.path, chosen.key)),
+        platform=chosen.platform,
     )
 
 
@@ -271,12 +299,14 @@ def _judge(
     offload = find_offload(module)
     if loaded.names:
         offload = with_names(offload, loaded.names)
+    offload, audit = audited(offload, loaded.asked_of)
     offload, about_thunks = _with_thunks(offload, loaded)
     count = devices or loaded.devices or device_count(module)
     shape = topology or loaded.program.topology
     unknown = list(_uncounted(offload))
     prediction = None
-    if obstacle := obstacle_to(module, target):
+    touches_host = bool(offload.transfers or offload.host_copies or offload.host_values or offload.host_events)
+    if obstacle := obstacle_to(module, target, loaded.platform, touches_host):
         unknown.insert(0, obstacle)
     elif target is not None:
         prediction = predict(offload, target, count, domain_of(target, shape))
@@ -287,14 +317,15 @@ def _judge(
     program = replace(loaded.program, topology=shape)
     memory = _memory(loaded, target, used)
     report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
+    report = replace(report, audit=audit)
     if rules is not None and rules.is_empty:
-        return Inspection(report, offload, prediction)
+        return Inspection(report, offload, prediction, used)
     from hloinspect.offload.slices import check_slices
     from hloinspect.rules.engine import run_rules
     from hloinspect.rules.evidence import Evidence
 
     evidence = Evidence(report, offload, prediction, target, check_slices(offload.program), loaded.asked)
-    return Inspection(run_rules(evidence, rules), offload, prediction)
+    return Inspection(run_rules(evidence, rules), offload, prediction, used)
 
 
 def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[str]]:
@@ -321,19 +352,25 @@ def domain_of(target: Target, topology: str | None) -> int:
     return max(1, target.levels[0].devices) if target.levels else 1
 
 
-def obstacle_to(module: Module, target: Target | None) -> Unknown | None:
-    """What stands in the way of any prediction, or None."""
+def obstacle_to(module: Module, target: Target | None, platform: str = "", touches_host: bool = True) -> Unknown | None:
+    """What stands in the way of any prediction, or None.
+
+    ``platform`` is what the module was compiled for, where that is known otherwise than by the module. A module of
+    which nothing tells that is not judged, unless it ``touches_host``: no CPU's module has anything in ``S(5)``.
+    """
     if target is None:
         reason = "no target was given, so there is no time to compare a transfer with"
         return Unknown(reason, "--target gb200 (see `hloinspect targets`)", "time")
     if target.link is None:
         reason = f"no host link is published for {target.name}"
         return Unknown(reason, "--link 55GB/s, as measured on your machine", "time")
-    if module.platform and module.platform != target.platform:
-        reason = (
-            f"the module was compiled for a {module.platform.upper()}; {target.name} is a {target.platform.upper()}"
-        )
+    found = module.platform or platform
+    if found and found != target.platform:
+        reason = f"the module was compiled for a {found.upper()}; {target.name} is a {target.platform.upper()}"
         return Unknown(reason, "compile the step for this target, or name the module's own", "time")
+    if not found and not touches_host:
+        reason = f"nothing in the module tells whether it was compiled for a {target.platform.upper()}"
+        return Unknown(reason, "give its --xla_dump_to directory, or the step itself", "time")
     return None if module.is_scheduled else NOT_SCHEDULED
 
 

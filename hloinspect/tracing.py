@@ -32,12 +32,16 @@ from hloinspect.report.schema import (
     Unknown,
 )
 from hloinspect.verdict import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.xplane.embedded import PREDICTION_HOST
 from hloinspect.xplane.find import host_of
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the done"
+LIMIT_PREDICTED = (
+    "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
+)
 DIFFERENT = "different"
 MAX_DIGEST_BYTES = 1 << 26
 """Of a larger trace no hash is made: that would take as long as a fifth of the answer."""
@@ -57,6 +61,21 @@ class TraceInspection:
     files: tuple[MeasuredFile, ...]
     offload: Offload | None
     prediction: Prediction | None
+
+    def to_perfetto(self) -> bytes:
+        """The trace of ``--format perfetto`` (docs/perfetto.md). Raises UsageError where there is no timeline."""
+        from hloinspect.report.perfetto import to_perfetto
+
+        return to_perfetto(self)
+
+    def to_html(self) -> str:
+        """The page of ``hloinspect report`` (docs/report-html.md)."""
+        from hloinspect.report.html import html_page
+
+        return html_page(self)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def trace(
@@ -149,6 +168,8 @@ def _judge(
     info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
     unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
     limits = list(dict.fromkeys(limit for file in files for limit in file.limits))
+    if any(file.host == PREDICTION_HOST for file in files):
+        limits.insert(0, LIMIT_PREDICTED)
     limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
     if allow_broken:
         limits += [f"left out: {reason}" for reason in _unread_notes(unread)]

@@ -27,8 +27,9 @@ def main() -> None:
         out.mkdir(parents=True)
         try:
             child.compile_job(child.Job(request, say=lambda text: None))
-        except Exception:
+        except Exception as error:
             (out / "error.txt").write_text(traceback.format_exc())
+            (out / "message.txt").write_text(child._one_line(error.with_traceback(None)))
     sys.stdout.flush()
     os._exit(0)  # as the child does: compile-only clients have been seen to crash while the interpreter shuts down
 

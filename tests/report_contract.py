@@ -46,6 +46,9 @@ PROGRAM = {
     "flags": Maybe([text]),
     "topology": Maybe(text),
     "autotuned": Maybe(truth),
+    "flags_from": Maybe(text),
+    "autotune_results": Maybe({"path": text, "missing": integer, "of": Maybe(integer)}),
+    "pgle": Maybe({"path": text, "matched": integer, "of": integer}),
 }
 TARGET = {
     "name": text,
@@ -205,7 +208,7 @@ REPORT = {
     "input": INPUT,
     "module": {
         "name": text,
-        "platform": one_of("gpu", "tpu", "unknown"),
+        "platform": one_of("gpu", "tpu", "cpu", "unknown"),
         "fingerprint": text,
         "schedule_hash": text,
         "instructions": integer,
@@ -263,6 +266,37 @@ REPORT = {
     "limits": [text],
     "rules_not_run": [{"code": text, "name": text, "reason": text}],
     "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],
+    "audit": Maybe(
+        {
+            "asked_from": Maybe(one_of("jaxpr", "stablehlo", "hlo")),
+            "entries": [
+                {
+                    "kind": one_of("value", "argument", "result", "compute", "name"),
+                    "direction": Maybe(one_of("d2h", "h2d")),
+                    "by": one_of("policy", "device_put", "sharding", "annotation", "compute_on", "flag"),
+                    **dict.fromkeys(("name", "dtype", "reason", "remedy", "pass_name"), Maybe(text)),
+                    "shape": [integer],
+                    "asked": integer,
+                    "runs": integer,
+                    "outcome": one_of(
+                        *("kept", "synchronous", "kernel", "merged", "host compute", "dropped", "unused"),
+                        "never matched",
+                    ),
+                    "cause": Maybe(
+                        one_of(
+                            *("folded", "dead", "constant", "lowering", "memory kind", "not borne", "not needed"),
+                            "no transfer",
+                        )
+                    ),
+                    "transfers": [integer],
+                    "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
+                }
+            ],
+            "unexplained": [integer],
+            "unexplained_host": [text],
+            "unknown": [{"reason": text, "remedy": text, "affects": one_of("audit")}],
+        }
+    ),
 }
 MADE = dict.fromkeys(("jax", "jaxlib", "topology"), Maybe(text)) | {
     "hloinspect": text,
@@ -322,7 +356,8 @@ DIFFERENCE = {
 DIFF = DIFFERENCE | {"schema": one_of("hloinspect.diff/1")}
 BUDGET_CHECKS = {
     "schema": one_of("hloinspect.check/1"),
-    "status": one_of("passed", "failed", "unknown"),
+    "status": one_of("passed", "failed", "unknown", "error"),
+    "errors": [{"input": text, "name": text, "target": Maybe(text), "message": text}],
     "checks": [
         {
             "input": text,

@@ -18,12 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.api import inspect
 from hloinspect.compile.flags import compiler_options
 from hloinspect.compile.topology import choose_topology
 from hloinspect.hardware import load_target, target_config_text
 from hloinspect.hlo import load_module
 from hloinspect.offload.thunks import mechanisms_of, parse_thunks, streams_of, transfer_thunks
 from hloinspect.offload.transfers import find_offload
+from hloinspect.rules.choice import Choice
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = "gb200"
@@ -271,6 +273,15 @@ def test_the_runtime_executes_each_transfer_by_the_mechanism_that_is_said(
         name: kind for name, (_, kind) in started.items() if name in {t.start for t in offload.transfers}
     }
     assert set(host_moves((folder / "module.hlo.txt").read_text())) <= all_thunk_names(metadata)
+
+
+@each_case
+def test_all_that_a_program_asks_of_host_memory_is_there_and_nothing_else(compiled: Path, case: Case) -> None:
+    audit = inspect(str(_outcome(compiled, case)), rules=Choice(select=())).report.audit
+    assert audit is not None
+    assert (audit.asked_from, audit.unexplained, audit.unexplained_host) == ("jaxpr", (), ())
+    # a result that compute_on leaves on the host of a TPU, or a kernel on it, is host compute; nothing is dropped
+    assert {entry.outcome for entry in audit.entries} <= {"kept", "kernel", "host compute"}
 
 
 @each_case

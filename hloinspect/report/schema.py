@@ -35,14 +35,39 @@ class ModuleInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class AutotuneInfo:
+    """Autotuning results that the step was compiled with: ``missing`` of ``of`` kernels have no entry there. ``of`` is
+    None where at most one is missing: XLA does not count them then."""
+
+    path: str
+    missing: int
+    of: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileInfo:
+    """A PGLE profile that the step was compiled with: ``matched`` of the ``of`` costs in it are of instructions of the
+    module."""
+
+    path: str
+    matched: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramInfo:
-    """How the module was made, where that is known."""
+    """How the module was made, where that is known. ``autotuned``: every kernel as the results of a run have it.
+    ``flags_from`` is where flags of a production run were read; it, ``autotune_results`` and ``pgle`` are None where
+    nothing was given."""
 
     jax: str | None = None
     jaxlib: str | None = None
     flags: tuple[str, ...] | None = None
     topology: str | None = None
     autotuned: bool | None = None
+    flags_from: str | None = None
+    autotune_results: AutotuneInfo | None = None
+    pgle: ProfileInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,12 +511,51 @@ class RuleNotRun:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What could not be told: why, and what would tell. ``affects`` is time, memory or transfers (some may be
-    missing)."""
+    """What could not be told: why, and what would tell. ``affects`` is time, memory, transfers (some may be missing) or
+    audit."""
 
     reason: str
     remedy: str
     affects: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Asks of host memory that are alike and of which the same became (docs/audit.md). ``kind`` is value, argument,
+    result, compute or name; ``asked`` how many asks these are, ``runs`` how often they ask in a step. ``dtype`` and
+    ``shape`` are of the whole value, before sharding. ``outcome`` is kept, synchronous, kernel, merged, host compute,
+    dropped, unused or never matched; ``transfers`` are those that answer; ``pass_name`` is the compiler pass that
+    dropped it, where the texts of passes tell."""
+
+    kind: str
+    direction: str | None
+    by: str
+    name: str | None
+    dtype: str | None
+    shape: tuple[int, ...]
+    asked: int
+    runs: int
+    outcome: str
+    cause: str | None
+    reason: str | None
+    remedy: str | None
+    transfers: tuple[int, ...]
+    pass_name: str | None
+    source: SourceInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditInfo:
+    """What the program asked of host memory against what the module does. ``asked_from`` is jaxpr, stablehlo or hlo
+    (before its passes), None where nothing tells what was asked. ``unexplained`` are transfers that nothing asked for,
+    ``unexplained_host`` instructions that work in host memory or on the host likewise. ``unknown`` says what was not
+    looked at."""
+
+    asked_from: str | None
+    entries: tuple[AuditEntry, ...] = ()
+    unexplained: tuple[int, ...] = ()
+    unexplained_host: tuple[str, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,6 +582,7 @@ class Report:
     unknown: tuple[Unknown, ...] = field(default=())
     rules_not_run: tuple[RuleNotRun, ...] = ()
     trace: TraceInfo | None = None
+    audit: AuditInfo | None = None
 
     def __iter__(self) -> Iterator[TransferInfo | FindingInfo]:
         yield from self.transfers
@@ -528,6 +593,12 @@ class Report:
         from hloinspect.report.json import to_json
 
         return to_json(self)
+
+    def to_html(self) -> str:
+        """The page of ``hloinspect report`` without a timeline, which only an inspection has."""
+        from hloinspect.report.html import html_page
+
+        return html_page(self)
 
     def _repr_html_(self) -> str:
         from hloinspect.report.notebook import to_html

@@ -26,6 +26,11 @@ class Asked:
     unmatched: tuple[str, ...] = ()
 
     @property
+    def outers(self) -> dict[str, int]:
+        """``arguments`` and ``results`` by kind."""
+        return {"argument": self.arguments, "result": self.results}
+
+    @property
     def anything(self) -> bool:
         """Whether anything was to be in host memory."""
         return bool(self.to_host or self.arguments or self.results)

@@ -25,8 +25,7 @@ KNOWN = (
     Known(
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
         "a value that the step places in host memory is a result, and the result is not asked for there: give "
-        'out_shardings with memory_kind="pinned_host" for it (jax 0.9 loses that where it compiles for a GPU without a '
-        "device: use jax 0.10 or later)",
+        'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned',
     ),
     Known(
         re.compile(r"Side-effect ops cannot be replicated"),
@@ -41,6 +40,52 @@ KNOWN = (
         re.compile(r"not acceptable during pure memory offload"),
         "an operation works on a value in host memory: fetch it first; since jax 0.5.0 this is a slow computation "
         "over the link instead of an error",
+    ),
+    Known(
+        re.compile(r"Expected instruction to have shape equal to .*dynamic-slice", re.DOTALL),
+        "a slice with strides is taken of a value in host memory: fetch whole rows, and stride on the device",
+    ),
+    Known(
+        re.compile(
+            r"Expected instruction to have shape equal to .*S\(5\)|expects the shape of operand .*S\(5\)", re.DOTALL
+        ),
+        "XLA leaves the stack of an inner loop on the device: offload in the outer loop (its layers computed again), "
+        "or unroll the inner one",
+    ),
+    Known(
+        re.compile(r"RESOURCE_EXHAUSTED|\bE1000\b|[Oo]ut of memory"),
+        "the step needs more memory than the target has: more devices (--devices), a smaller batch, or more values "
+        "recomputed or offloaded (docs/memory.md)",
+    ),
+    Known(
+        re.compile(r"Couldn't find output tile sizes"),
+        "a product is too large for XLA's Triton kernels: shard it over more devices, or compile with --xla-flag "
+        "xla_gpu_enable_triton_gemm=false",
+    ),
+    Known(
+        re.compile(r"No such compile option: '"),
+        "the XLA of this jax does not know the flag: look for a typing error, or for the jax that brought it",
+    ),
+    Known(
+        re.compile(r"No FFI handler registered for|Custom emitter for .* not found"),
+        "a kernel of one's own is known to XLA only where its library is loaded and has code for this platform: import "
+        "it in the step's file, or give the dump of a run (--xla_dump_to) instead of the step",
+    ),
+    Known(
+        re.compile(r"Cannot lower pallas_call on platform"),
+        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin",
+    ),
+    Known(
+        re.compile(r"memory_space of all inputs passed to"),
+        "one of the values is in host memory and the other is not: jax.device_put it to the device first",
+    ),
+    Known(
+        re.compile(r"Unknown memory kind|Could not find memory addressable by device"),
+        "memory kinds are device, pinned_host and unpinned_host",
+    ),
+    Known(
+        re.compile(r"Memory kinds passed to jax\.jit does not match"),
+        "in_shardings and the argument's own sharding name different memories: make them the same",
     ),
     Known(
         re.compile(r"cudaErrorInvalidDevice"),
@@ -63,17 +108,19 @@ def refused(evidence: Evidence) -> Iterator[Found]:
     """The compiler refuses the offload with an error.
 
     What it finds
-        Errors of `hloinspect compile` and of steps that `hloinspect inspect` compiles, of five known kinds: a value in
-        host memory that is returned without being asked for there (E1200); "Side-effect ops cannot be replicated";
-        "sub-chunk copy is not supported" (TPU); "not acceptable during pure memory offload" (jax before 0.5.0); and
+        Errors of `hloinspect compile` and of steps that `hloinspect inspect` compiles, of known kinds. Of host memory:
+        a value there that is returned without being asked for there (E1200); "Side-effect ops cannot be replicated";
+        "sub-chunk copy is not supported" (TPU); "not acceptable during pure memory offload" (jax before 0.5.0);
+        "Expected instruction to have shape equal to" (strides on a value in host memory, or an offload in a scan in a
+        scan); values of two memories in one operation; memory kinds that do not exist or do not agree. And: memory that
+        does not suffice (E1000), unknown flags, kernels that are not registered or not lowered for the platform, and
         CUB's scratch size without a device.
     Why it matters
-        The text of these errors names the compiler's trouble and not the line to change.
+        The text of these errors names the compiler's trouble and not the line to change. hloinspect adds the line,
+        where the error names an operation or a kernel, or is about what the step asks of host memory.
     What to do
         What the message says behind the code.
     When the advice does not hold
-        E1200 under jax 0.9, which drops memory kinds of results when it compiles for a GPU without a device, however
-        they are asked for: examples/optimizer.py fails there and compiles under jax 0.10.
         The error has another cause with the same text: `--verbose` of `hloinspect compile` shows the whole traceback.
     Example
         INTERNAL: Tensor which is moved to host (starting from "copy.1") is returned from the entry computation but the

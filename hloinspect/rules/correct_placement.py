@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.events import HOST_COMPUTE
-from hloinspect.offload.transfers import HostCopy
+from hloinspect.offload.transfers import D2H, HostCopy
+from hloinspect.report.schema import AuditEntry
+from hloinspect.rules.correct_audit import deleted_as_a_whole, dropped_values
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, STABLEHLO, WARNING, Found, Rule
 from hloinspect.units import bytes_text
@@ -37,17 +39,15 @@ def offload_deleted(evidence: Evidence) -> Iterator[Found]:
         xla/hlo/transforms/simplifiers/algebraic_simplifier.cc (HandleCopy, no check of memory spaces); failure U1 of
         docs/failures.md.
     """
-    asked, offload = evidence.asked, evidence.offload
-    if asked is None or offload is None or not asked.to_host:
+    asked = evidence.asked
+    if asked is None or not deleted_as_a_whole(evidence):
         return
-    if offload.transfers or offload.host_values or offload.host_copies or offload.host_events:
-        return
-    if not evidence.module.is_scheduled:
-        return
+    lost = [entry for entry in dropped_values(evidence) if entry.direction == D2H]
     yield Found(
         message=f"the program places {asked.to_host} values in host memory, and the compiled module has none there: "
         "XLA has deleted the offload",
         remedy="keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them",
+        source=lost[0].source if lost else None,
         evidence={"placements": asked.to_host, "host_bytes": 0},
     )
 
@@ -77,14 +77,27 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
         return
     names = ", ".join(asked.unmatched[:6]) + (", ..." if len(asked.unmatched) > 6 else "")
     nothing = not asked.to_host
+    audit = evidence.report.audit
+    entries = [entry for entry in (audit.entries if audit else ()) if entry.kind == "name"]
     yield Found(
         message=f"a policy offloads by name, and no value named {names} was placed in host memory"
-        + (": nothing is offloaded at all" if nothing else ""),
-        remedy="compare the names with those of checkpoint_name; name a value that the backward pass needs, inside of "
-        "what jax.checkpoint wraps, and not a block's output",
+        + (": nothing is offloaded at all" if nothing else "")
+        + _why(entries),
+        remedy="; ".join(dict.fromkeys(entry.remedy for entry in entries[:3] if entry.remedy))
+        or "compare the names with those of checkpoint_name; name a value that the backward pass needs, inside of what "
+        "jax.checkpoint wraps, and not a block's output",
+        source=entries[0].source if entries else None,
         severity=None if nothing else WARNING,
         evidence={"names": list(asked.unmatched), "placements": asked.to_host},
     )
+
+
+def _why(entries: list[AuditEntry]) -> str:
+    """For each reason the names that it is true of."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in entries[:6]:
+        by_reason.setdefault(entry.reason or "", []).append(entry.name or "")
+    return "".join(f"; {', '.join(names)}: {reason}" for reason, names in by_reason.items())
 
 
 def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
@@ -108,25 +121,36 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
         jaxlib/sharding.cc (CheckAndCanonicalizeMemoryKind); failure U3 of docs/failures.md.
     """
     asked, offload = evidence.asked, evidence.offload
-    if asked is None or offload is None or not (asked.arguments or asked.results):
+    if asked is None or offload is None:
         return
+    wanted = {kind: max(number, _wanted(evidence, kind)) for kind, number in asked.outers.items()}
     arguments = _leaves(evidence, "parameter")
     results = _leaves(evidence, "result")
-    lost = max(0, asked.arguments - arguments) + max(0, asked.results - results)
+    lost = max(0, wanted["argument"] - arguments) + max(0, wanted["result"] - results)
     if not lost:
         return
+    audit = evidence.report.audit
+    gone = [e.name for e in (audit.entries if audit else ()) if e.kind in wanted and e.outcome == "dropped" and e.name]
+    named = f" (not {', '.join(gone[:4])}{', ...' if len(gone) > 4 else ''})" if gone else ""
     yield Found(
-        message=f"{asked.arguments} arguments and {asked.results} results were to be in host memory; {arguments} and "
-        f"{results} are",
+        message=f"{wanted['argument']} arguments and {wanted['result']} results were to be in host memory; {arguments} "
+        f"and {results} are{named}",
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
         "than 0.8.0",
         evidence={
-            "asked_arguments": asked.arguments,
-            "asked_results": asked.results,
+            "asked_arguments": wanted["argument"],
+            "asked_results": wanted["result"],
             "host_arguments": arguments,
             "host_results": results,
         },
     )
+
+
+def _wanted(evidence: Evidence, kind: str) -> int:
+    """How many arguments or results the user's shardings ask for in host memory, by the audit. (jax up to 0.8.0 drops
+    them before StableHLO.)"""
+    audit = evidence.report.audit
+    return sum(entry.kind == kind and entry.outcome != "unused" for entry in (audit.entries if audit else ()))
 
 
 def _leaves(evidence: Evidence, kind: str) -> int:

@@ -11,6 +11,7 @@ from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.registry import RULES
 from hloinspect.rules.rule import (
+    AUDIT,
     ERROR,
     INFO,
     MEASURED,
@@ -49,6 +50,11 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
     STABLEHLO: (
         lambda e: e.asked is not None,
         "needs the StableHLO of the step: `hloinspect compile` writes it; STEM.stablehlo beside STEM.hlo is read too",
+    ),
+    AUDIT: (
+        lambda e: e.report.audit is not None and e.report.audit.asked_from is not None,
+        "needs what the program asked: the step itself, `hloinspect compile`, STEM.stablehlo beside STEM.hlo, or a "
+        "dump with *before_optimizations.txt",
     ),
     MEASURED: (lambda e: e.report.step.measured is not None, "needs a trace with whole steps: `hloinspect trace`"),
     TRACE: (lambda e: e.report.trace is not None, "needs a trace: `hloinspect trace`"),

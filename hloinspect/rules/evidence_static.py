@@ -127,6 +127,7 @@ def no_autotuning(evidence: Evidence) -> Iterator[Found]:
         XLA picks kernels by running them. Without a device it takes defaults: matrix products may run as other kernels
         in the deployed program, and windows change with them.
     What to do
+        `--autotune-results FILE` compiles with what a run on the device found. Without one
         `--xla_gpu_enable_triton_gemm=false` (as NVIDIA's scripts set) makes matrix products library calls, which are
         the most like the deployed ones. Confirm with a dump of a real run.
     When the advice does not hold
@@ -139,7 +140,7 @@ def no_autotuning(evidence: Evidence) -> Iterator[Found]:
     if evidence.report.program.autotuned is False and evidence.is_gpu and evidence.report.transfers:
         yield Found(
             message="compiled without a device, so without autotuning: deployed kernels may differ",
-            remedy="--xla-flag xla_gpu_enable_triton_gemm=false, and confirm with a dump of a real run",
+            remedy="--autotune-results FILE, or --xla-flag xla_gpu_enable_triton_gemm=false and a dump of a real run",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hloinspect.errors import UsageError
 from hloinspect.rules import (
     compile_errors,
+    correct_audit,
     correct_placement,
     correct_slices,
     evidence_static,
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = tuple(
             *memory_host.RULES,
             *correct_slices.RULES,
             *correct_placement.RULES,
+            *correct_audit.RULES,
             *compile_errors.RULES,
             *evidence_static.RULES,
             *measured.RULES,

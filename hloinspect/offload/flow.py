@@ -1,0 +1,388 @@
+"""How values go through a program before it is compiled, and what that asks of host memory.
+
+A jaxpr, StableHLO and HLO before its passes differ in spelling only. Each is read into one graph, a ``Flow``, and what
+is asked is worked out on the graph: which placements move something, what they are of, what brings which back, and
+which of them nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from hloinspect.offload.transfer import D2H, H2D
+
+# Kinds of nodes.
+ARGUMENT = "argument"
+CONSTANT = "constant"
+SAME = "same"  # another name or form of its one input
+PART = "part"  # a slice of its input, or a stack that its input is a slice of
+MERGE = "merge"  # one of its inputs: what a loop carries, the result of a branch
+PUT = "put"
+OPERATION = "operation"
+
+# Who asks.
+POLICY = "policy"
+DEVICE_PUT = "device_put"
+SHARDING = "sharding"
+ANNOTATION = "annotation"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's program. ``column`` counts from 0, as XLA's stack frames do."""
+
+    file: str
+    line: int
+    column: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A placement: to host memory or to the device, by whom, and how often in a step (``counted`` says whether all the
+    loops around it tell)."""
+
+    to_host: bool
+    by: str
+    runs: int
+    conditional: bool = False
+    counted: bool = True
+
+
+@dataclass(slots=True)
+class Node:
+    """One value. ``on_host`` is None where it follows from the inputs; ``barrier`` says that no pass moves anything
+    over it; ``name`` is a ``checkpoint_name``."""
+
+    kind: str
+    inputs: list[int]
+    dtype: str
+    shape: tuple[int, ...]
+    on_host: bool | None = None
+    place: Place | None = None
+    name: str = ""
+    put: Put | None = None
+    barrier: bool = False
+    number: int = -1  # of an argument
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A placement that moves its value. ``bytes`` follow from ``dtype`` (HLO's word) and ``shape``, which is the whole
+    value's, whatever a sharding makes of it.
+
+    ``place`` is the line that asks, ``made`` the one that computes the value: the compiled module's transfer has no
+    better one. ``of`` is the place (in the list of asks) of the ask that sent what this one brings back, ``argument``
+    the number of the step's argument that the value is, or is a part of, and ``result`` that of the result. ``value``
+    is equal for two asks that move the same value. ``live`` is whether anything that the step returns needs it,
+    ``constant`` whether it depends on no argument, ``apart`` whether a barrier or a loop stands between it and ``of``,
+    and ``computed`` whether something is computed in host memory on the way.
+    """
+
+    direction: str
+    by: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    runs: int
+    counted: bool
+    conditional: bool
+    live: bool
+    constant: bool
+    apart: bool
+    computed: bool
+    value: int
+    of: int | None
+    argument: int | None
+    result: int | None
+    place: Place | None
+    made: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    """An argument or a result of the step that is asked for in host memory. ``number`` is its place among those of the
+    compiled step, -1 of an argument that the step does not use."""
+
+    kind: str  # "argument" | "result"
+    number: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """All that a program asks of host memory: placements, and arguments and results of the step that it wants there.
+
+    ``source`` is what they were read from. ``names`` are the checkpoint names that values bear, offloaded or not, with
+    where they are given, and ``computes`` the lines that ask for computation on the host; both only a jaxpr has.
+    ``gap`` says what was not looked at, "" where nothing is missing.
+    """
+
+    source: str  # "jaxpr" | "stablehlo" | "hlo"
+    asks: tuple[Ask, ...]
+    outers: tuple[Outer, ...]
+    names: Mapping[str, Place | None] = field(default_factory=dict)
+    computes: tuple[Place | None, ...] = ()
+    gap: str = ""
+
+
+class Flow:
+    """The graph. Nodes are named by their numbers; inputs come before what uses them, but for what loops carry."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.results: list[int] = []
+        self.effects: list[int] = []
+
+    def add(self, node: Node) -> int:
+        """The number of a new node."""
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def asks(self) -> tuple[Ask, ...]:
+        """What is asked, in the order of the program. A placement of a value that is there already asks nothing."""
+        on_host = self._spaces()
+        live = self._live()
+        constant = self._constants()
+        puts = [
+            number
+            for number, node in enumerate(self.nodes)
+            if node.put is not None and on_host[node.inputs[0]] != node.put.to_host
+        ]
+        index = {number: place for place, number in enumerate(puts)}
+        climber = _Climber(self.nodes, on_host, index)
+        results = climber.returned(self.results)
+        found: list[Ask] = []
+        for number in puts:
+            ask = self._ask(number, climber, live, constant, results)
+            if ask.of is not None:  # what is known of the one that sent it
+                sender = found[ask.of]
+                ask = replace(
+                    ask,
+                    name=ask.name or sender.name,
+                    place=ask.place or sender.place,
+                    made=sender.made,
+                    constant=sender.constant,
+                )
+            found.append(ask)
+        return tuple(found)
+
+    def _ask(
+        self, number: int, climber: _Climber, live: bytearray, constant: bytearray, results: dict[int, int]
+    ) -> Ask:
+        node = self.nodes[number]
+        put = node.put
+        assert put is not None
+        value = climber.same(node.inputs[0])
+        name, named_at = climber.name(node.inputs[0])
+        back = None if put.to_host else node.inputs[0]
+        of, argument, apart, computed = (None, None, False, False) if back is None else climber.sender(back)
+        made = self.nodes[climber.whole(node.inputs[0])]
+        return Ask(
+            direction=D2H if put.to_host else H2D,
+            by=put.by,
+            name=name,
+            dtype=node.dtype,
+            shape=node.shape,
+            runs=put.runs,
+            counted=put.counted,
+            conditional=put.conditional,
+            live=bool(live[number]),
+            constant=bool(constant[node.inputs[0]]),
+            apart=apart,
+            computed=computed,
+            value=value,
+            of=of,
+            argument=argument if argument is not None else (made.number if made.kind == ARGUMENT else None),
+            result=results.get(number),
+            place=named_at or node.place,
+            made=made.place if made.kind == OPERATION else None,
+        )
+
+    def _spaces(self) -> list[bool]:
+        """Whether each value is in host memory: as its node says, else as its inputs are. An operation with a value in
+        host memory works there."""
+        found = [bool(node.on_host) for node in self.nodes]
+        for _ in range(4):  # what is carried around a loop may show only at its end, once for each loop in a loop
+            changed = False
+            for number, node in enumerate(self.nodes):
+                if node.on_host is None and not found[number] and any(found[given] for given in node.inputs):
+                    found[number] = changed = True
+            if not changed:
+                break
+        return found
+
+    def _live(self) -> bytearray:
+        live = bytearray(len(self.nodes))
+        waiting = [*self.results, *self.effects]
+        while waiting:
+            number = waiting.pop()
+            if not live[number]:
+                live[number] = 1
+                waiting.extend(self.nodes[number].inputs)
+        return live
+
+    def _constants(self) -> bytearray:
+        found = bytearray(len(self.nodes))
+        for number, node in enumerate(self.nodes):
+            if node.kind == CONSTANT:
+                found[number] = 1
+            elif node.kind not in (ARGUMENT, MERGE):
+                found[number] = all(found[given] for given in node.inputs)
+        return found
+
+
+class _Climber:
+    """Goes from a value back to what it is."""
+
+    def __init__(self, nodes: Sequence[Node], on_host: Sequence[bool], index: dict[int, int]) -> None:
+        self._nodes, self._on_host, self._index = nodes, on_host, index
+
+    def same(self, number: int) -> int:
+        """The value itself, behind other names and forms of it."""
+        return self._end(number, (SAME,))
+
+    def whole(self, number: int) -> int:
+        """What computes the value or the array that it is a part of."""
+        return self._end(number, (SAME, PART, MERGE, PUT))
+
+    def name(self, number: int) -> tuple[str, Place | None]:
+        """The checkpoint name that a value bears, and where it is given."""
+        for step in self._walk(number, (SAME, PUT)):
+            if name := self._nodes[step].name:
+                return name, self._nodes[step].place
+        return "", None
+
+    def sender(self, number: int) -> tuple[int | None, int | None, bool, bool]:
+        """Of a value in host memory the ask that sent it (its index) or the argument that it is, whether it is kept
+        apart from that, and whether something is computed on the way."""
+        seen: set[int] = set()
+        waiting = [(number, False, False)]
+        argument: tuple[int, bool, bool] | None = None
+        while waiting:
+            number, apart, computed = waiting.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            node = self._nodes[number]
+            if number in self._index and node.put is not None and node.put.to_host:
+                return self._index[number], None, apart, computed
+            if node.kind == ARGUMENT:
+                argument = argument or (node.number, apart, computed)
+                continue
+            apart = apart or node.barrier or node.kind in (PART, MERGE)
+            computed = computed or node.kind == OPERATION
+            inputs = [given for given in node.inputs if self._on_host[given]]
+            waiting.extend((given, apart, computed) for given in inputs)
+        if argument is None:
+            return None, None, False, False
+        return None, *argument
+
+    def returned(self, results: Iterable[int]) -> dict[int, int]:
+        """For each placement whose value is a result of the step, behind other names of it, the result's number."""
+        found: dict[int, int] = {}
+        for place, number in enumerate(results):
+            for step in self._walk(number, (SAME, PUT, PART, MERGE)):
+                if step in self._index:
+                    found.setdefault(step, place)
+                    break
+        return found
+
+    def _end(self, number: int, kinds: tuple[str, ...]) -> int:
+        return next((step for step in self._walk(number, kinds) if self._nodes[step].kind not in kinds), number)
+
+    def _walk(self, number: int, kinds: tuple[str, ...]) -> Iterator[int]:
+        """A value and those before it, through nodes of some kinds: of several inputs the last one first, which is what
+        a loop's last turn leaves, or what an update puts into a stack."""
+        seen: set[int] = set()
+        waiting = [number]
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                yield number
+                if self._nodes[number].kind in kinds:
+                    waiting.extend(self._nodes[number].inputs)
+
+
+# ---- as JSON
+
+
+def wishes_to_json(wishes: Wishes) -> dict[str, object]:
+    """Plain data, without what is empty, zero or false."""
+    return {
+        "source": wishes.source,
+        "asks": [_brief(asdict(ask)) for ask in wishes.asks],
+        "outers": [_brief(asdict(outer)) for outer in wishes.outers],
+        "names": [{"name": name, "place": place and asdict(place)} for name, place in wishes.names.items()],
+        "computes": [place and asdict(place) for place in wishes.computes],
+        "gap": wishes.gap,
+    }
+
+
+def _brief(record: dict[str, object]) -> dict[str, object]:
+    """Without fields that are None, false or empty; numbers stay, also zeros."""
+    return {key: value for key, value in record.items() if value or (value == 0 and value is not False)}
+
+
+def wishes_from_json(data: Mapping[str, Any]) -> Wishes:
+    """What ``wishes_to_json`` wrote. Raises KeyError, TypeError or ValueError where it is none."""
+    asks = tuple(_ask(record) for record in data["asks"])
+    for ask in asks:
+        if ask.of is not None and not 0 <= ask.of < len(asks):
+            raise ValueError(f"an ask for a value of ask {ask.of}, of {len(asks)}")
+    return Wishes(
+        source=str(data["source"]),
+        asks=asks,
+        outers=tuple(
+            Outer(str(o["kind"]), int(o.get("number", 0)), str(o.get("name", "")), str(o.get("dtype", "")), _shape(o))
+            for o in data["outers"]
+        ),
+        names={str(entry["name"]): place_from_json(entry["place"]) for entry in data["names"]},
+        computes=tuple(place_from_json(place) for place in data["computes"]),
+        gap=str(data.get("gap", "")),
+    )
+
+
+def _ask(data: Mapping[str, Any]) -> Ask:
+    if data["direction"] not in (D2H, H2D):
+        raise ValueError(f"{data['direction']!r} is no direction")
+    return Ask(
+        direction=str(data["direction"]),
+        by=str(data["by"]),
+        name=str(data.get("name", "")),
+        dtype=str(data.get("dtype", "")),
+        shape=_shape(data),
+        runs=int(data.get("runs", 0)),
+        value=int(data.get("value", 0)),
+        place=place_from_json(data.get("place")),
+        made=place_from_json(data.get("made")),
+        counted=bool(data.get("counted")),
+        conditional=bool(data.get("conditional")),
+        live=bool(data.get("live")),
+        constant=bool(data.get("constant")),
+        apart=bool(data.get("apart")),
+        computed=bool(data.get("computed")),
+        of=_number(data.get("of")),
+        argument=_number(data.get("argument")),
+        result=_number(data.get("result")),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _shape(data: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in data.get("shape", ()))
+
+
+def place_from_json(data: Mapping[str, Any] | None) -> Place | None:
+    """A place, or None."""
+    if data is None:
+        return None
+    return Place(str(data["file"]), int(data["line"]), int(data["column"]), str(data["function"]))

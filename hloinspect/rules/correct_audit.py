@@ -1,0 +1,118 @@
+"""HLO309 and HLO310: what was asked of host memory and is not there, and what is there and was not asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hloinspect.report.schema import AuditEntry
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.rule import AUDIT, ERROR, INFO, MODULE, WARNING, Found, Rule
+
+_LESS = {"constant": INFO, "dead": WARNING}
+"""Causes for which less is said: no value that the step returns was to be in host memory."""
+
+_WAYS = {"d2h": "to the host", "h2d": "back to the device"}
+
+
+def deleted_as_a_whole(evidence: Evidence) -> bool:
+    """Whether the step asks for host memory and has none at all, which is HLO302's to tell."""
+    asked, offload = evidence.asked, evidence.offload
+    if asked is None or offload is None or not asked.to_host or not evidence.module.is_scheduled:
+        return False
+    if offload.transfers or offload.host_values or offload.host_copies or offload.host_events:
+        return False
+    return not any(entry.cause == "dead" for entry in dropped_values(evidence))
+
+
+def dropped_values(evidence: Evidence) -> list[AuditEntry]:
+    """The placements of the audit that the module does not carry out."""
+    audit = evidence.report.audit
+    return [e for e in (audit.entries if audit else ()) if e.kind in ("value", "compute") and e.outcome == "dropped"]
+
+
+def asked_and_lost(evidence: Evidence) -> Iterator[Found]:
+    """A placement in host memory is not in the compiled module.
+
+    What it finds
+        Placements (`jax.device_put`, a policy's offload, `compute_on`) that the audit finds in the program and to which
+        nothing in the compiled module answers, while other transfers are there (where nothing is, HLO302 tells).
+    Why it matters
+        What was to be in host memory stays in device memory, or is computed again, without an error.
+    What to do
+        It depends on why it is gone, which the message says. Nothing needs the value: return or use what is put there.
+        A copy to the host and the copy back were folded: keep the barrier of `jax.checkpoint` (prevent_cse=True) where
+        layers are not scanned. The value depends on no argument: make it one. jax dropped it: give shardings that name
+        their memory. `hloinspect inspect --audit` shows all that was asked and what became of each; `hloinspect passes`
+        shows which compiler pass did it.
+    When the advice does not hold
+        The value was put there for debugging only, or by code that is shared with steps that need it.
+    Example
+        kept = jax.device_put(y, host)   # and nothing returns or reads kept
+    References
+        xla/hlo/transforms/simplifiers/algebraic_simplifier.cc (HandleCopy); failures U1 to U3 of docs/failures.md;
+        docs/audit.md.
+    """
+    if deleted_as_a_whole(evidence):
+        return
+    lost = dropped_values(evidence)
+    folded = any(entry.direction == "d2h" and entry.cause == "folded" for entry in lost)
+    for entry in lost:
+        if not (folded and entry.direction == "h2d" and entry.cause == "folded"):  # told of with the copy to the host
+            yield _lost(entry)
+
+
+def _lost(entry: AuditEntry) -> Found:
+    what = entry.name or (f"{entry.dtype}[{','.join(map(str, entry.shape))}]" if entry.dtype else "a computation")
+    way = _WAYS.get(entry.direction or "", "on the host")
+    count = f"{entry.asked} placements" if entry.asked > 1 else "the placement"
+    are = "are" if entry.asked > 1 else "is"
+    by = f" by the pass {entry.pass_name}" if entry.pass_name else ""
+    return Found(
+        message=f"{count} of {what} {way} {are} dropped{by}: {entry.reason}",
+        remedy=entry.remedy or "hloinspect inspect --audit shows all that was asked",
+        source=entry.source,
+        severity=_LESS.get(entry.cause or ""),
+        evidence={"asked": entry.asked, "cause": entry.cause or "", "pass": entry.pass_name or ""},
+    )
+
+
+def not_asked_for(evidence: Evidence) -> Iterator[Found]:
+    """A transfer that nothing in the program asks for.
+
+    What it finds
+        Host transfers, and work in host memory, of the compiled module to which no placement, argument or result of
+        the program leads. Only where the audit knows what was asked.
+    Why it matters
+        They cost time on the link, and nobody decided it. The audit ties transfers to placements by buffers, lines and
+        shapes; one that fits none is the compiler's own, or shows that hloinspect has missed something.
+    What to do
+        Look at its line and at `hloinspect passes`, which shows the pass that makes it. XLA's rematerialization
+        offloads by itself with `--xla_gpu_enable_host_memory_offloading`.
+    When the advice does not hold
+        The StableHLO beside the module is that of another program.
+    Example
+        s_off.hlo beside the StableHLO of a step that places nothing on the host
+    References
+        form F14 of docs/failures.md; docs/audit.md.
+    """
+    audit = evidence.report.audit
+    if audit is None or audit.asked_from is None or not (audit.unexplained or audit.unexplained_host):
+        return
+    ids = evidence.costliest_first(audit.unexplained)
+    count = len(ids) + len(audit.unexplained_host)
+    names = [evidence.infos[number].start for number in ids] + list(audit.unexplained_host)
+    more = f" and {count - 3} more" if count > 3 else ""
+    yield Found(
+        message=f"nothing in the program asks for {', '.join(names[:3])}{more}",
+        remedy="hloinspect passes shows which compiler pass makes it; hloinspect inspect --audit what was asked",
+        transfers=ids,
+        cost_ms=evidence.wait_ms(ids),
+        instruction=None if ids else audit.unexplained_host[0],
+        evidence={"transfers": len(ids), "host_work": len(audit.unexplained_host)},
+    )
+
+
+RULES = (
+    Rule("HLO309", "asked-and-lost", ERROR, (MODULE, AUDIT), asked_and_lost),
+    Rule("HLO310", "not-asked-for", WARNING, (MODULE, AUDIT), not_asked_for),
+)
