@@ -110,7 +110,8 @@ def test_ci_runs_the_readmes_commands_with_a_browser_and_no_other_set_up():
     assert lines[0] == "set -euo pipefail"
     assert lines[-4] == "export HLOINSPECT_REQUIRE_BROWSER=1"
     assert lines[-3:] == ["python3 dev.py test", "python3 dev.py lint", "python3 dev.py demo"]
-    assert script.count(" install ") == 1 and "--no-install-recommends chromium\n" in script
+    assert script.count(" install ") == 1
+    assert "--no-install-recommends chromium\n" in script
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 

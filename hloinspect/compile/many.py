@@ -124,7 +124,8 @@ def _serve(
                     return
                 if "error" in answer and "variant" not in answer:
                     failure = answer["error"]
-            child.wait(timeout=30)
+            if not stop.is_set():
+                child.wait(timeout=30)
         except subprocess.TimeoutExpired:
             failure = f"compiling took longer than {timeout_s:g} s and was stopped"
         finally:

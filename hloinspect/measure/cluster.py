@@ -36,11 +36,11 @@ def measure_on_cluster(
     Raises HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no
     workers for a minute.
     """
-    with _client(scheduler) as client:
+    with client_of(scheduler) as client:
         every = [client.submit(_task, _absolute(path), __version__, pure=False) for path in paths]
         futures = {future: number for number, future in enumerate(every)}
         del every  # a result is let go with its future
-        for future in _as_ready(client, futures, scheduler, tick, no_workers_s):
+        for future in as_ready(client, futures, scheduler, tick, no_workers_s):
             number = futures.pop(future)
             yield number, _result(future, paths[number])
 
@@ -56,7 +56,7 @@ def _absolute(path: str) -> str:
     return path if is_url(path) else str(Path(path).absolute())
 
 
-def _as_ready(
+def as_ready(
     client: Any, futures: dict[Any, int], scheduler: str, tick: Callable[[], None], no_workers_s: float
 ) -> Iterator[Any]:
     """The futures as they end, until there are no more."""
@@ -97,7 +97,7 @@ def _result(future: Any, path: str) -> Outcome:
 
 
 @contextmanager
-def _client(scheduler: str) -> Iterator[Any]:
+def client_of(scheduler: str) -> Iterator[Any]:
     """A connection to the scheduler, which is left running. Dask's own log stays silent: what counts is said here."""
     try:
         distributed = importlib.import_module("distributed")

@@ -1,0 +1,127 @@
+"""One plan under way: its targets and policies, the points that it has, and how to come by more of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hloinspect.compile.topology import choose_topology
+from hloinspect.hardware.target import Target
+from hloinspect.plan.axes import POLICY, TARGET
+from hloinspect.plan.judge import Yardstick, judge_compiled
+from hloinspect.plan.model import Point
+from hloinspect.plan.policy import Policy
+from hloinspect.plan.run import Outcome, Room, remaining_text, run
+from hloinspect.plan.work import Settings, Subject, Work, works_of
+
+Progress = Callable[[str], None]
+
+
+@dataclass
+class Session:
+    """``points`` are numbered from 1 in the order in which they were asked for. ``policies`` maps what stands in a
+    setting to what it means. ``names`` are the checkpoint names of the step, ``offloaded`` those whose values each
+    point sends to the host, ``own`` the policy of the step itself where it is one of names. ``directories`` has what
+    compiling wrote, by point, while the session lasts."""
+
+    subject: Subject
+    targets: Mapping[str, Target]
+    yardstick: Yardstick
+    folder: Path
+    room: Room
+    cache: Path | None
+    say: Progress
+    policies: dict[str, Policy] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    names: tuple[str, ...] = ()
+    offloaded: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    own: Policy | None = None
+    deadline: float | None = None
+    scheduler: str | None = None
+    _numbers: dict[tuple[tuple[str, str], ...], int] = field(default_factory=dict)
+
+    def compile(self, wanted: Iterable[Settings]) -> list[Point]:
+        """The points of these settings on every target, in their order; those that are there already are not compiled
+        again. With a ``deadline`` (monotonic), what was not ready by then is missing."""
+        wanted = [dict(settings) for settings in wanted]
+        label = self._of_targets()[0]
+        new = [settings for settings in wanted if self._key({**settings, **label}) not in self._numbers]
+        new = list({self._key(settings): settings for settings in new}.values())
+        works = works_of(self.subject, new, self.targets, self.policies, first=self._next)
+        for work in works:
+            for cell in work.cells:
+                self._numbers[self._key(cell.settings)] = cell.number
+        if new:
+            total = len(new) * len(self.targets)
+            self.points += self._run(works, total)
+            self.points.sort(key=lambda point: point.number)
+        there = {point.number: point for point in self.points}
+        asked = [self._numbers.get(self._key({**settings, **own})) for settings in wanted for own in self._of_targets()]
+        return [there[number] for number in asked if number is not None and number in there]
+
+    @property
+    def _next(self) -> int:
+        return 1 + max((number for number in self._numbers.values()), default=0)
+
+    def _of_targets(self) -> list[dict[str, str]]:
+        return [{TARGET: label} for label in self.targets] if len(self.targets) > 1 else [{}]
+
+    @staticmethod
+    def _key(settings: Settings) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted(settings.items()))
+
+    def _run(self, works: Sequence[Work], total: int) -> list[Point]:
+        started = time.monotonic()
+        stop = threading.Event()
+        timer = None
+        if self.deadline is not None:
+            timer = threading.Timer(max(0.0, self.deadline - time.monotonic()), stop.set)
+            timer.daemon = True
+            timer.start()
+        found: list[Point] = []
+        self.say(remaining_text(0, total, 0.0))
+        try:
+            for outcome in self._outcomes(works, stop):
+                found.append(self._point(outcome))
+                self.say(remaining_text(len(found), total, time.monotonic() - started))
+        finally:
+            stop.set()
+            if timer is not None:
+                timer.cancel()
+        return found
+
+    def _outcomes(self, works: Sequence[Work], stop: threading.Event) -> Iterable[Outcome]:
+        if self.scheduler is None:
+            return run(works, self.folder, room=self.room, cache=self.cache, stop=stop)
+        from hloinspect.plan.cluster import run_on_cluster
+
+        return run_on_cluster(works, self.folder, self.scheduler, self.cache is not None, stop)
+
+    def _point(self, outcome: Outcome) -> Point:
+        """A compilation as a point; one that failed is a point with its error."""
+        work, cell, compiled = outcome.work, outcome.cell, outcome.compiled
+        self.names = self.names or compiled.names
+        if self.own is None and compiled.policy is not None and self.policy_of(cell.settings).is_own:
+            self.own = Policy(*compiled.policy)
+        if compiled.result is None:
+            layout = choose_topology(work.target, work.devices, work.topology)
+            return Point(cell.number, dict(cell.settings), work.target.name, layout.devices, error=compiled.error)
+        names = dict.fromkeys(name.name for name in compiled.result.manifest.offload_names)
+        self.offloaded[cell.number] = tuple(names)
+        return judge_compiled(cell.number, cell.settings, compiled.result, work.target, self.yardstick)
+
+    def setting_of(self, policy: Policy) -> str:
+        """What stands for a policy in a setting; the policy is noted."""
+        for text, known in self.policies.items():
+            if known == policy:
+                return text
+        self.policies[policy.text()] = policy
+        return policy.text()
+
+    def policy_of(self, settings: Settings) -> Policy:
+        """The policy of a point: the step's own where nothing was said, by its names where they are known."""
+        found = self.policies.get(settings.get(POLICY, ""), Policy(is_own=True))
+        return self.own if found == Policy(is_own=True) and self.own is not None else found

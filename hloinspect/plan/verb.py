@@ -1,0 +1,324 @@
+"""The verb ``plan``: a step (or MaxText, or modules that are compiled already) under everything that is to vary."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hloinspect import __version__
+from hloinspect.api import LIMIT_AUTOTUNING, LIMIT_MODEL, LIMIT_TPU
+from hloinspect.compile.topology import choose_topology
+from hloinspect.errors import CompileError, InputError, UsageError
+from hloinspect.given import Production
+from hloinspect.hardware import Target, load_target, with_link
+from hloinspect.inputs import STEP, classify
+from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET, Names, flags_of, load_names, parse_axes
+from hloinspect.plan.front import best, front, largest, not_told_apart, why_best, with_recomputation
+from hloinspect.plan.judge import Yardstick, judge_elsewhere, judge_module
+from hloinspect.plan.model import SCHEMA, Elsewhere, Plan, Point, TensorLine
+from hloinspect.plan.policy import read_policies
+from hloinspect.plan.run import room_for
+from hloinspect.plan.search import search
+from hloinspect.plan.session import Progress, Session
+from hloinspect.plan.tensors import offloading_point, tensor_table
+from hloinspect.plan.work import Settings, Subject, combinations, parse_point
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a user wants of a plan, as on the command line. ``sources`` are one step, or modules, each with ``LABEL=``
+    before it if it is to have another name; ``maxtext`` has the words of MaxText's command line instead."""
+
+    sources: tuple[str, ...] = ()
+    maxtext: tuple[str, ...] = ()
+    vary: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    devices: int | None = None
+    topology: str | None = None
+    xla_flags: tuple[str, ...] = ()
+    production: Production | None = None
+    memory_share: float = 1.0
+    samples: float | None = None
+    samples_axis: str | None = None
+    tokens: float | None = None
+    jobs: int | None = None
+    points: tuple[str, ...] = ()
+    tensors: bool = False
+    search_s: float | None = None
+    scheduler: str | None = None
+    pages: Path | None = None
+    keep: Path | None = None
+    cache: Path | None = None
+    folder: Path = field(default_factory=Path.cwd)
+
+    @property
+    def name(self) -> str:
+        """What is planned, in one line."""
+        return shlex.join(["maxtext", *self.maxtext]) if self.maxtext else " ".join(self.sources)
+
+    def yardstick(self) -> Yardstick:
+        """What the points are judged by: with several links it is the target's own."""
+        return Yardstick(
+            link=self.links[0] if len(self.links) == 1 else None,
+            devices=self.devices,
+            topology=self.topology,
+            memory_share=self.memory_share,
+            samples=self.samples,
+            samples_axis=self.samples_axis,
+            tokens=self.tokens,
+        )
+
+
+def make_plan(wishes: Wishes, on_progress: Progress | None = None) -> Plan:
+    """The points of everything that varies, compared. Raises HloInspectError where nothing can be said at all; a point
+    that fails is a row with its error."""
+    started = time.monotonic()
+    targets = load_targets(wishes)
+    if not wishes.maxtext and not _is_step(wishes):
+        return _plan_of_modules(wishes, targets, started)
+    names = load_names(wishes.folder)
+    axes = parse_axes(wishes.vary)
+    wanted = _wanted_points(wishes, axes)
+    check_axes(axes, wanted, names, wishes)
+    texts = [settings[POLICY] for settings in wanted if POLICY in settings]
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
+        session = Session(
+            subject=subject_of(wishes, targets, names),
+            targets=targets,
+            yardstick=wishes.yardstick(),
+            folder=wishes.keep or Path(scratch),
+            room=room_for(wishes.jobs),
+            cache=wishes.cache,
+            say=on_progress or (lambda text: None),
+            policies=read_policies(dict.fromkeys([*axes.get(POLICY, ()), *texts]), names.policies),
+            scheduler=wishes.scheduler,
+        )
+        plan = _carried_out(session, wishes, axes, wanted, started)
+    return _without_scratch(plan, wishes.keep)
+
+
+def _wanted_points(wishes: Wishes, axes: Mapping[str, Sequence[str]]) -> list[Settings]:
+    points = [parse_point(text) for text in wishes.points]
+    return points if points and not axes else [*combinations(axes), *points]
+
+
+def _carried_out(
+    session: Session,
+    wishes: Wishes,
+    axes: Mapping[str, Sequence[str]],
+    wanted: Sequence[Settings],
+    started: float,
+) -> Plan:
+    """Compiles what is wanted, searches and looks at tensors where that is asked for, and compares."""
+    found = tensors_of = None
+    tensors: tuple[TensorLine, ...] = ()
+    if wishes.search_s is not None:
+        found = search(session, axes, wishes.search_s)
+    else:
+        session.compile(wanted)
+    errors = {point.error for point in session.points}
+    if len(errors) == 1 and (error := errors.pop()):
+        raise CompileError(error)
+    if wishes.tensors and (base := offloading_point(session.points)) is not None:
+        tensors, tensors_of = tensor_table(session, base), base.number
+    every = {name: tuple(values) for name, values in axes.items()}
+    for point in session.points:
+        for name, value in point.settings.items():
+            if name != TARGET:
+                every[name] = tuple(dict.fromkeys((*every.get(name, ()), value)))
+    plan = put_together(wishes, every, session.targets, session.points, time.monotonic() - started)
+    write_pages(plan, session.targets, wishes)
+    return replace(
+        plan,
+        elsewhere=_elsewhere(wishes, plan, session.targets),
+        tensors=tensors,
+        tensors_of=tensors_of if tensors else None,
+        search=found,
+        policies={text: code_of_text(session, text) for text in every.get(POLICY, ())},
+        flags={text: " ".join(flags_of(text, session.subject.names)) for text in every.get(FLAGS, ())},
+    )
+
+
+def write_pages(plan: Plan, targets: Mapping[str, Target], wishes: Wishes) -> None:
+    """The whole report of each point (``hloinspect report``) as ``pointN.html`` in the folder of pages, if there is to
+    be one. Raises InputError where it cannot be written."""
+    if wishes.pages is None:
+        return
+    from hloinspect.api import inspect
+    from hloinspect.report.html import html_page
+
+    own = {target.name: target for target in targets.values()}
+    try:
+        wishes.pages.mkdir(parents=True, exist_ok=True)
+        for point in plan.points:
+            if point.step is None or point.directory is None or point.same_as is not None:
+                continue
+            found = inspect(
+                point.directory,
+                target=own[point.target],
+                link=wishes.yardstick().link,
+                devices=wishes.devices,
+                topology=wishes.topology,
+            )
+            (wishes.pages / f"point{point.number}.html").write_text(html_page(found), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{wishes.pages} cannot be written to: {error.strerror or error}") from None
+
+
+def code_of_text(session: Session, text: str) -> str:
+    """What a policy in a setting stands for, as code."""
+    return session.policies[text].code()
+
+
+def _is_step(wishes: Wishes) -> bool:
+    """Whether the input is a step. Raises UsageError where a step stands beside other inputs."""
+    kinds = [classify(_labelled(source)[1]).kind for source in wishes.sources]
+    if STEP not in kinds:
+        return False
+    if len(kinds) > 1:
+        raise UsageError("a plan is of one step, or of several modules: a step and another input do not go together")
+    return True
+
+
+def load_targets(wishes: Wishes) -> dict[str, Target]:
+    """The targets by how they were named. Raises UsageError without one, and for a link that is none."""
+    if not wishes.targets:
+        raise UsageError("say what to plan for with --target (see `hloinspect targets`)")
+    targets = {name: load_target(name) for name in dict.fromkeys(wishes.targets)}
+    for target in targets.values():
+        for link in wishes.links:
+            with_link(target, link)
+    return targets
+
+
+def check_axes(axes: Mapping[str, Sequence[str]], wanted: Sequence[Settings], names: Names, wishes: Wishes) -> None:
+    """Raises UsageError for a set of flags that is none, and for an axis that has another option."""
+    if TARGET in axes:
+        raise UsageError("--vary target: several targets are given as --target gb200,h100")
+    for settings in wanted:
+        flags_of(settings.get(FLAGS, "default"), names)
+    axis = wishes.samples_axis
+    if axis is not None and not any(axis in settings for settings in wanted):
+        raise UsageError(f"--samples {axis}: nothing of that name varies")
+    if wishes.search_s is not None and (len(wishes.targets) > 1 or wishes.points):
+        raise UsageError("--search looks for one target, along the axes of --vary: leave out --point and other targets")
+
+
+def subject_of(wishes: Wishes, targets: Mapping[str, Target], names: Names) -> Subject:
+    """What is planned. Raises UsageError for a topology that one of the targets cannot have."""
+    for target in targets.values():
+        choose_topology(target, wishes.devices, wishes.topology)
+    step = wishes.name if wishes.maxtext else wishes.sources[0]
+    file, _, function = step.rpartition(":")
+    if wishes.scheduler is not None and file.endswith(".py"):  # workers run elsewhere
+        step = f"{Path(file).absolute()}:{function}"
+    return Subject(step, wishes.maxtext, wishes.devices, wishes.topology, wishes.xla_flags, wishes.production, names)
+
+
+def put_together(
+    wishes: Wishes,
+    axes: Mapping[str, Sequence[str]],
+    targets: Mapping[str, Target],
+    points: Sequence[Point],
+    seconds: float,
+) -> Plan:
+    """The plan of these points."""
+    points = with_recomputation(points)
+    chosen = best(points)
+    rates = [point for point in points if point.step is not None]
+    known = bool(rates) and all(point.samples is not None for point in rates)
+    tokens = known and all(point.tokens_per_s is not None for point in rates)
+    all_axes = {name: tuple(values) for name, values in axes.items()}
+    if len(targets) > 1:
+        all_axes[TARGET] = tuple(targets)
+    axis = wishes.samples_axis or "batch"
+    on_tpu = any(target.platform == "tpu" for target in targets.values())
+    return Plan(
+        schema=SCHEMA,
+        hloinspect=__version__,
+        source=wishes.name if len(wishes.sources) < 2 else ", ".join(axes[INPUT]),
+        axes=all_axes,
+        targets=tuple(targets),
+        unit="tokens/s" if tokens else "samples/s" if known else "steps/s",
+        points=points,
+        front=front(points),
+        best=chosen.number if chosen else None,
+        why=why_best(chosen, points),
+        not_told_apart=not_told_apart(points, chosen),
+        largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
+        seconds=round(seconds, 1),
+        compiled=sum(point.compile_s is not None and not point.from_cache for point in points),
+        limits=(LIMIT_TPU if on_tpu else LIMIT_MODEL, *(() if on_tpu else (LIMIT_AUTOTUNING,))),
+    )
+
+
+def _numbers(values: Sequence[str]) -> bool:
+    try:
+        return bool([float(value) for value in values])
+    except ValueError:
+        return False
+
+
+def _elsewhere(wishes: Wishes, plan: Plan, targets: Mapping[str, Target]) -> tuple[Elsewhere, ...]:
+    """Every point under the other links and on the other targets that were asked for."""
+    found = []
+    own = {target.name: target for target in targets.values()}
+    others = {name: load_target(name) for name in wishes.also}
+    for point in plan.points:
+        if point.step is None or point.directory is None:
+            continue
+        yardstick = wishes.yardstick()
+        for link in wishes.links if len(wishes.links) > 1 else ():
+            found.append(judge_elsewhere(point, point.directory, own[point.target], yardstick, link, link))
+        for label, target in others.items():
+            found.append(judge_elsewhere(point, point.directory, target, yardstick, label, None))
+    return tuple(found)
+
+
+def _without_scratch(plan: Plan, keep: Path | None) -> Plan:
+    """The plan without the directories that are gone when it is read."""
+    if keep is not None:
+        return plan
+    return replace(plan, points=tuple(replace(point, directory=None) for point in plan.points))
+
+
+# --- modules that are compiled already ------------------------------------------------------------
+
+
+def _plan_of_modules(wishes: Wishes, targets: Mapping[str, Target], started: float) -> Plan:
+    """Modules side by side: nothing is compiled."""
+    if wishes.production:
+        raise UsageError(f"{wishes.production.option} is for compiling a step; these inputs are compiled")
+    if wishes.vary or wishes.points or wishes.xla_flags or wishes.keep or wishes.search_s or wishes.scheduler:
+        raise UsageError(
+            "--vary, --point, --search, --xla-flag, --scheduler and --keep are for a step; these inputs are compiled"
+        )
+    yardstick = wishes.yardstick()
+    labelled = [_labelled(source) for source in wishes.sources]
+    labels = [label for label, _ in labelled]
+    if twice := {label for label in labels if labels.count(label) > 1}:
+        raise UsageError(f"two inputs are called {min(twice)}: write LABEL=PATH")
+    points: list[Point] = []
+    for label, path in labelled:
+        for name, target in targets.items():
+            settings = {INPUT: label, **({TARGET: name} if len(targets) > 1 else {})}
+            points.append(judge_module(len(points) + 1, settings, path, target, yardstick))
+    if errors := [point.error for point in points if point.error]:
+        raise UsageError(errors[0])
+    plan = put_together(wishes, {INPUT: labels}, targets, points, time.monotonic() - started)
+    write_pages(plan, targets, wishes)
+    return replace(plan, elsewhere=_elsewhere(wishes, plan, targets), limits=plan.limits[:1])
+
+
+def _labelled(source: str) -> tuple[str, str]:
+    """``offload=llama.hlo.gz`` as label and path; a path that is there is its own label."""
+    label, equals, path = source.partition("=")
+    if equals and label and "/" not in label and not Path(source).exists():
+        return label, path
+    return Path(source).name.partition(".")[0] or source, source
