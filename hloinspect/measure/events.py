@@ -61,7 +61,7 @@ class DeviceEvents:
     start_ps: Ints
     end_ps: Ints
     op: NDArray[np.int32]
-    line: NDArray[np.int16]
+    line: NDArray[np.int32]
     correlation: Ints
     ops: tuple[Op, ...]
     lines: tuple[int, ...]
@@ -122,12 +122,12 @@ def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None], *, co
         ends.append(columns.end_ps[usable] if not usable.all() else columns.end_ps)
         ops.append(codes)
         correlations.append(correlation)
-        lines.append(np.full(len(codes), len(ids), np.int16))
+        lines.append(np.full(len(codes), len(ids), np.int32))
         ids.append(line.id)
     none = np.zeros(0, np.int64)
     start, end, correlation = (np.concatenate([none, *parts]) for parts in (starts, ends, correlations))
     op = np.concatenate([none.astype(np.int32), *ops])
-    line_of = np.concatenate([none.astype(np.int16), *lines])
+    line_of = np.concatenate([none.astype(np.int32), *lines])
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end, op, line_of, correlation = (c[order] for c in (start, end, op, line_of, correlation))
