@@ -43,7 +43,7 @@ def _head(plan: Plan) -> list[str]:
         made = f"all from the cache, in {plan.seconds:.0f} s"
     devices = plan.points[0].devices if plan.points else 1
     title = click.style(clean(plan.source[:80]), bold=True)
-    return [f"{title}   {devices} x {clean(', '.join(plan.targets))}   {count} points, {made}"]
+    return [f"{title}   {devices} x {clean(', '.join(plan.targets))}   {count} points, predicted, {made}"]
 
 
 # --- the points -----------------------------------------------------------------------------------
