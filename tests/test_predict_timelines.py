@@ -320,6 +320,11 @@ def test_a_transfer_that_every_turn_starts_and_none_awaits_runs_as_often() -> No
     assert (step.time, step.takes(1), step.cover(1), step.wait(1)) == (30, 30, 3, 27)
 
 
+def test_a_collective_from_before_a_loop_may_end_in_any_of_its_turns() -> None:
+    step = run(collective("a", 250), Loop("body", None, 300), body=[work(1)])
+    assert (step.time, step.simulation.unsettled) == (300, ())
+
+
 def test_a_loop_whose_queue_grows_is_said_not_to_have_settled() -> None:
     step = run(Loop("body", None, 1000), body=[d2h(1, 10), work(1)])
     assert step.simulation.unsettled == ("body",)

@@ -43,8 +43,9 @@ from hloinspect.predict.schedule import (
 )
 from hloinspect.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
 
-MAX_TURNS = 64
-"""Turns of a loop that are run before it is extrapolated without having settled."""
+MIN_TURNS, MAX_TURNS, MAX_OPERATIONS = 64, 512, 50_000
+"""A loop that has not settled is extrapolated after so many turns, those of a short body being cheap: what was started
+long before may take that long to end (a collective, a large copy)."""
 
 MAX_TURNS_IN_ALL = 20_000
 """Turns of all loops together: loops in loops that do not settle would multiply."""
@@ -323,6 +324,7 @@ class Simulator:
             self._computation(loop.condition)
 
     def _turns(self, loop: Loop) -> None:
+        patience = max(MIN_TURNS, min(MAX_TURNS, MAX_OPERATIONS // (1 + len(self._schedule.operations[loop.body]))))
         for turn in range(loop.trips):
             self._close()
             first_segment, begin, before = len(self._recorder.segments), self._now, self._backlog()
@@ -334,7 +336,7 @@ class Simulator:
             left = loop.trips - turn - 1
             self._turns_run += 1
             fold = Fold(first_segment, len(self._recorder.segments), 1, turn, loop.trips, loop.body)
-            if left and (settled or turn + 1 == MAX_TURNS or self._turns_run > MAX_TURNS_IN_ALL):
+            if left and (settled or turn + 1 == patience or self._turns_run > MAX_TURNS_IN_ALL):
                 if not settled:
                     self.unsettled.append(loop.body)
                 self._recorder.turns(replace(fold, turns=left + 1))
