@@ -38,7 +38,6 @@ LIMIT_TPU = (
 LIMIT_TPU_MEMORY = (
     "memory that is estimated for a TPU is a lower bound: the padding of tiled layouts is not counted (docs/memory.md)"
 )
-LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
 NOT_SCHEDULED = Unknown(
     "the module is not scheduled, so nothing tells what runs beside a transfer",
     "give the module after optimizations (compiled.as_text(), or *after_optimizations.txt of --xla_dump_to)",

@@ -16,6 +16,7 @@ from hloinspect.compile.result import NOTE_POLICY_UNMATCHED, OFFLOAD, REMAT, SAV
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.given import Production
 from hloinspect.hardware import Target, load_target
+from hloinspect.report.host_memory import HostMemory, host_memory_of
 from hloinspect.report.schema import Report
 
 if TYPE_CHECKING:
@@ -26,16 +27,6 @@ INSTEAD = (REMAT, SAVE)
 """What may become of the offloaded tensors in a comparison: recomputed, or kept on the device."""
 
 _INSTALL = "install it with: pip install 'hloinspect[maxtext]' (Python 3.12 or newer)"
-
-
-@dataclass(frozen=True, slots=True)
-class HostMemory:
-    """Pinned host memory of all devices that share a host (a tray of four GPUs of an NVL72), and what the host has.
-    None where that is not known."""
-
-    devices: int
-    bytes: int | None
-    limit_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +165,6 @@ def _variant(result: CompileResult, tensors: str, target: Target, link: str | No
         process_s=sum(manifest.seconds.values()),
         peak_rss_bytes=manifest.peak_rss_bytes,
     )
-
-
-def host_memory_of(report: Report, target: Target) -> HostMemory:
-    """What all devices of one host take together: the last figure of a topology ``PxHxD`` says how many those are."""
-    devices = int((report.program.topology or "1x1x1").rpartition("x")[2])
-    used = report.memory.host_bytes
-    limit = None
-    if target.link is not None and target.link.host_memory_bytes is not None:
-        limit = int(target.link.host_memory_bytes.value * devices / target.link.sharers)
-    return HostMemory(devices, None if used is None else used * devices, limit)
 
 
 def _answer(result: CompileResult, variants: tuple[Variant, ...]) -> MaxTextAnswer:

@@ -21,8 +21,9 @@ from hloinspect.compile.policies import changed
 from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
 from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
-from hloinspect.maxtext import HostMemory, MaxTextAnswer, Variant, host_memory_of, inspect_maxtext
+from hloinspect.maxtext import MaxTextAnswer, Variant, inspect_maxtext
 from hloinspect.offload.names import _likeness, hlo_dtype
+from hloinspect.report.host_memory import HostMemory, host_memory_of
 from hloinspect.report.maxtext_text import maxtext_text
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -379,6 +379,12 @@ def test_modules_stand_side_by_side_without_compiling(of_405b: Plan):
     assert offload.tokens_per_s == pytest.approx(128 * 8192 / offload.step.time_ms * 1e3)
 
 
+def test_a_plan_has_the_limits_of_all_its_points_once_each(of_405b: Plan):
+    assert all(point.limits for point in of_405b.points)
+    assert set(of_405b.limits) == {limit for point in of_405b.points for limit in point.limits}
+    assert len(of_405b.limits) == len(set(of_405b.limits))
+
+
 def test_a_faster_link_and_another_target_are_judged_from_the_same_modules(of_405b: Plan):
     there = {(one.point, one.label): one for one in of_405b.elsewhere}
     assert len(there) == 9

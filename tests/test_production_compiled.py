@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hloinspect import Production
-from hloinspect.api import LIMIT_AUTOTUNING, inspect
+from hloinspect.api import inspect
 from hloinspect.cli import main
 from hloinspect.compile import CompileResult, compile_step, load_result
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target
-from hloinspect.program import limits_of
+from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.program import LIMIT_AUTOTUNING, limits_of
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
 pytestmark = pytest.mark.slow
@@ -95,6 +96,8 @@ def test_results_of_autotuning_decide_the_tiles_of_a_product(steps: Path) -> Non
     assert program.autotune_results is not None
     assert (program.autotune_results.missing, program.autotune_results.of) == (0, None)
     assert LIMIT_AUTOTUNING not in found.report.limits
+    plan = make_plan(Wishes(sources=(str(steps / "tuned"),), targets=("h100",)))
+    assert plan.limits == found.report.limits
     assert tile_sizes(steps / "tuned") == ["64"]
 
 

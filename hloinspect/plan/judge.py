@@ -15,9 +15,9 @@ from hloinspect.compile.result import (
 )
 from hloinspect.errors import HloInspectError
 from hloinspect.hardware.target import Target
-from hloinspect.maxtext import host_memory_of
 from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
+from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.units import bytes_text
@@ -91,6 +91,7 @@ def judge_module(number: int, settings: Mapping[str, str], source: str, target: 
         h2d_bytes=moved["h2d"],
         transfers=tuple(map(_line, report.transfers)),
         schedule_hash=report.module.schedule_hash,
+        limits=report.limits,
         unknown=tuple(unknown.reason for unknown in report.unknown),
         directory=source,
     )

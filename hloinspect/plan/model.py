@@ -83,7 +83,8 @@ class Point:
     ``fits`` is None where a limit is not known, ``obstacle`` says
     what it does not fit into. ``recompute_flops`` is what the step computes beyond the point that computes the least,
     with everything but policy and flags the same. ``same_as`` is an earlier point with the same schedule and memory.
-    ``from_cache``: it was compiled before. ``directory`` has what compiling wrote, where that was kept.
+    ``from_cache``: it was compiled before. ``limits`` are those of its report. ``directory`` has what compiling wrote,
+    where that was kept.
     """
 
     number: int
@@ -111,6 +112,7 @@ class Point:
     from_cache: bool = False
     directory: str | None = None
     unknown: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hloinspect import __version__
-from hloinspect.api import LIMIT_AUTOTUNING, LIMIT_MODEL, LIMIT_TPU
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, InputError, UsageError
 from hloinspect.given import Production
@@ -238,7 +237,6 @@ def put_together(
     if len(targets) > 1:
         all_axes[TARGET] = tuple(targets)
     axis = wishes.samples_axis or "batch"
-    on_tpu = any(target.platform == "tpu" for target in targets.values())
     return Plan(
         schema=SCHEMA,
         hloinspect=__version__,
@@ -254,7 +252,7 @@ def put_together(
         largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
         seconds=round(seconds, 1),
         compiled=sum(point.compile_s is not None and not point.from_cache for point in points),
-        limits=(LIMIT_TPU if on_tpu else LIMIT_MODEL, *(() if on_tpu else (LIMIT_AUTOTUNING,))),
+        limits=tuple(dict.fromkeys(limit for point in points for limit in point.limits)),
     )
 
 
@@ -313,7 +311,7 @@ def _plan_of_modules(wishes: Wishes, targets: Mapping[str, Target], started: flo
         raise UsageError(errors[0])
     plan = put_together(wishes, {INPUT: labels}, targets, points, time.monotonic() - started)
     write_pages(plan, targets, wishes)
-    return replace(plan, elsewhere=_elsewhere(wishes, plan, targets), limits=plan.limits[:1])
+    return replace(plan, elsewhere=_elsewhere(wishes, plan, targets))
 
 
 def _labelled(source: str) -> tuple[str, str]:
