@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -96,6 +97,15 @@ def test_every_command_shown_works(case: Shown, workplaces: dict[str, Path]):
     )
     assert done.returncode == case.exit_code, done.stderr
     assert done.stdout
+    if demo and f"by jax {importlib.metadata.version('jax')} " in demo_output():
+        assert done.stdout.rstrip() == demo_output()
+
+
+def demo_output() -> str:
+    """What the README says that the demo prints."""
+    shown_there = re.search(r"<!-- demo-output -->\n```text\n(.*?)\n```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown_there is not None
+    return shown_there[1]
 
 
 def test_the_readme_shows_the_two_set_up_commands_and_the_main_job():

@@ -138,7 +138,9 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     rows = [header, *(_row(transfer, both, varies) for transfer in shown)]
     for row in rows[1:]:
         row[_TENSOR] = cut(row[_TENSOR], 30)
-    lines = lines_of(fitted(rows, width), LEFT, COLORS)
+    model = "; model: the predicted wait" if both else ""
+    caption = f" times measured, waits those of a step{model}:"
+    lines = [*textwrap.wrap(caption, width, subsequent_indent="   "), *lines_of(fitted(rows, width), LEFT, COLORS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(report.transfers):

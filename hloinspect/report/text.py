@@ -192,7 +192,8 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     longest = max(24, width - 70)
     for row in rows[1:]:
         row[_TENSOR] = cut(row[_TENSOR], longest)
-    lines = lines_of(fitted(rows, width), LEFT, COLORS)
+    caption = [" times predicted, waits those of a step:"] if report.step.predicted else []
+    lines = [*caption, *lines_of(fitted(rows, width), LEFT, COLORS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the verdict changes within the range of the prediction")
     if len(shown) < len(report.transfers):
