@@ -233,8 +233,3 @@ def _by_flag(transfers: tuple[int, ...]) -> AuditEntry:
         pass_name=None,
         source=None,
     )
-
-
-def lost_of(info: AuditInfo) -> tuple[AuditEntry, ...]:
-    """The entries that are not there."""
-    return tuple(entry for entry in info.entries if entry.outcome in ("dropped", "never matched"))

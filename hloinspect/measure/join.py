@@ -30,7 +30,6 @@ COMPUTE, COLLECTIVE, TRANSFER, HOST_COPY, CONTROL, CALLBACK = (
 )
 START, DONE, WHOLE = "start", "done", "whole"
 MAX_CLIMB = 64
-_SMALL = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from hloinspect.hardware.target import Target
 from hloinspect.measure.figures import D2H_RATE, DUPLEX, H2D_RATE, LATENCY, MATMUL, LeftOut, MeasuredFigure
 
-MAX_LATENCY_US = 1e4
-_UNIT_OF_COUNT = {MATMUL: ""}
-
 
 def source_of(figure: MeasuredFigure, trace: str) -> str:
     """``measured: 468 d2h copies of 5,368,709,120 B ... in TRACE``."""

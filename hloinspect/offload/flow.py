@@ -25,8 +25,22 @@ OPERATION = "operation"
 # Who asks.
 POLICY = "policy"
 DEVICE_PUT = "device_put"
-SHARDING = "sharding"
 ANNOTATION = "annotation"
+
+
+class TooLargeError(Exception):
+    """A step calls more than a reader follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a reader is: how often that runs in a step (``counted`` says whether all the loops around it tell), whether
+    under a condition, and how deep in calls."""
+
+    runs: int = 1
+    conditional: bool = False
+    counted: bool = True
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

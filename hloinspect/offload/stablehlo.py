@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from hloinspect.hlo.model import Frame
 from hloinspect.offload import flow
-from hloinspect.offload.flow import Flow, Node, Outer, Place, Put, Wishes
+from hloinspect.offload.flow import Flow, Node, Outer, Place, Put, TooLargeError, Where, Wishes
 from hloinspect.offload.source import is_library_frame
 
 MOST_STATEMENTS = 2_000_000
@@ -62,19 +62,11 @@ class _Function:
     statements: list[_Statement]
 
 
-@dataclass(frozen=True, slots=True)
-class _Where:
-    runs: int = 1
-    conditional: bool = False
-    counted: bool = True
-    depth: int = 0
-
-
 def wishes_of(text: str) -> Wishes:
     """What the text of a StableHLO module asks. Where it is not understood to the end, ``gap`` says so."""
     try:
         return _Reader(text).wishes()
-    except (_TooLargeError, RecursionError):
+    except (TooLargeError, RecursionError):
         return Wishes("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
     except (KeyError, IndexError, ValueError) as error:
         return Wishes("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
@@ -83,10 +75,6 @@ def wishes_of(text: str) -> Wishes:
 def is_sharding(target: str) -> bool:
     """Whether a custom call only says how its operand is sharded."""
     return target in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape") or target.startswith("xla.sdy.")
-
-
-class _TooLargeError(Exception):
-    pass
 
 
 # ---- text to statements
@@ -203,17 +191,17 @@ class _Reader:
             for number in range(len(function.arguments))
         ]
         values = dict(zip(function.arguments, given, strict=True))
-        self._graph.results = self._body(function.statements, values, _Where())
+        self._graph.results = self._body(function.statements, values, Where())
         return Wishes("stablehlo", self._graph.asks(), tuple(outers))
 
-    def _body(self, statements: Sequence[_Statement], values: dict[str, int], where: _Where) -> list[int]:
+    def _body(self, statements: Sequence[_Statement], values: dict[str, int], where: Where) -> list[int]:
         """Walk statements; the nodes of what they return."""
         if where.depth > _MOST_DEPTH:
-            raise _TooLargeError
+            raise TooLargeError
         for statement in statements:
             self._walked += 1
             if self._walked > MOST_STATEMENTS:
-                raise _TooLargeError
+                raise TooLargeError
             if statement.operation == "return":
                 return [values[operand] for operand in statement.operands]
             made = self._made(statement, values, where)
@@ -221,7 +209,7 @@ class _Reader:
                 values.update(zip(statement.results, made, strict=True))
         return []
 
-    def _made(self, statement: _Statement, values: dict[str, int], where: _Where) -> list[int]:
+    def _made(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
         operation = statement.operation
         if operation == "while":
             return self._loop(statement, values, where)
@@ -246,7 +234,7 @@ class _Reader:
         place = self._place(statement.text)
         return [self._graph.add(Node(kind, inputs, "", (), None, place)) for _ in statement.results]
 
-    def _put(self, statement: _Statement, inputs: list[int], where: _Where) -> int:
+    def _put(self, statement: _Statement, inputs: list[int], where: Where) -> int:
         found = _PLACEMENT.search(statement.text)
         if found is None:
             return self._graph.add(Node(flow.SAME, inputs, "", ()))
@@ -255,7 +243,7 @@ class _Reader:
         dtype, shape = _tensor(_without_location(statement.text))
         return self._graph.add(Node(flow.PUT, inputs, dtype, shape, to_host, self._place(statement.text), put=put))
 
-    def _loop(self, statement: _Statement, values: dict[str, int], where: _Where) -> list[int]:
+    def _loop(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
         names, given = statement.operands[::2], [values[operand] for operand in statement.operands[1::2]]
         test, body = statement.regions[0], statement.regions[-1]
         turns = self._turns(statement, names, values)
@@ -282,7 +270,7 @@ class _Reader:
                     return numbers[limit] if start.kind == flow.CONSTANT else None
         return None
 
-    def _branches(self, statement: _Statement, inputs: list[int], values: dict[str, int], where: _Where) -> list[int]:
+    def _branches(self, statement: _Statement, inputs: list[int], values: dict[str, int], where: Where) -> list[int]:
         inside = replace(where, conditional=True, depth=where.depth + 1)
         made = [self._body(region.statements, dict(values), inside) for region in statement.regions]
         return [
@@ -290,7 +278,7 @@ class _Reader:
             for place in range(len(statement.results))
         ]
 
-    def _manual(self, statement: _Statement, values: dict[str, int], where: _Where) -> list[int]:
+    def _manual(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
         """``shard_map``: what is in parentheses behind its shardings are the arguments of its region."""
         outer, _, inner = statement.text.partition(" in_shardings")
         given = [values[value.group()] for value in _VALUE.finditer(outer.partition(" = ")[2] or outer)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape, parse_shape
 from hloinspect.offload import flow
-from hloinspect.offload.flow import Flow, Node, Outer, Place, Put, Wishes
+from hloinspect.offload.flow import Flow, Node, Outer, Place, Put, TooLargeError, Where, Wishes
 from hloinspect.offload.source import source_of
 from hloinspect.offload.stablehlo import is_sharding
 from hloinspect.offload.transfer import D2H
@@ -30,18 +30,6 @@ Value = int | tuple["Value", ...]
 Make = Callable[[int], int]
 
 
-class _TooLargeError(Exception):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    runs: int = 1
-    conditional: bool = False
-    counted: bool = True
-    depth: int = 0
-
-
 def wishes_before(module: Module) -> Wishes:
     """What the HLO of a step asks before XLA's passes. A module that is too large has a ``gap``.
 
@@ -49,7 +37,7 @@ def wishes_before(module: Module) -> Wishes:
     """
     try:
         return _Reader(module).wishes()
-    except _TooLargeError:
+    except TooLargeError:
         return Wishes("hlo", (), (), gap="the step calls more before its passes than is followed")
 
 
@@ -71,7 +59,7 @@ class _Reader:
             number: self._add(flow.ARGUMENT, [], number=number, on_host=leaf.on_host)
             for number, leaf in enumerate(arguments)
         }
-        self._graph.results = _leaves(self._body(entry, given, _Where()))
+        self._graph.results = _leaves(self._body(entry, given, Where()))
         return Wishes("hlo", self._graph.asks(), tuple(outer for outer in outers if outer is not None))
 
     def _add(
@@ -89,15 +77,15 @@ class _Reader:
         node = Node(kind, inputs, dtype, dims, on_host, place, put=put, barrier=barrier, number=number)
         return self._graph.add(node)
 
-    def _body(self, computation: Computation, given: Mapping[int, Value], where: _Where) -> Value:
+    def _body(self, computation: Computation, given: Mapping[int, Value], where: Where) -> Value:
         """Walk a computation with its parameters' values; the value of its root."""
         if where.depth > _MOST_DEPTH:
-            raise _TooLargeError
+            raise TooLargeError
         values: dict[str, Value] = {}
         for instruction in computation:
             self._walked += 1
             if self._walked > MOST_INSTRUCTIONS:
-                raise _TooLargeError
+                raise TooLargeError
             values[instruction.name] = self._value(computation, instruction, values, given, where)
         return values[computation.root.name]
 
@@ -118,7 +106,7 @@ class _Reader:
         instruction: Instruction,
         values: Mapping[str, Value],
         given: Mapping[int, Value],
-        where: _Where,
+        where: Where,
     ) -> Value:
         opcode = instruction.opcode
         if opcode == "parameter":
@@ -137,7 +125,7 @@ class _Reader:
             return self._each(operands[0], lambda leaf: self._add(flow.SAME, [leaf], barrier=True))
         return self._made(instruction, operands, where)
 
-    def _made(self, instruction: Instruction, operands: list[Value], where: _Where) -> Value:
+    def _made(self, instruction: Instruction, operands: list[Value], where: Where) -> Value:
         opcode = instruction.opcode
         inputs = [leaf for operand in operands for leaf in _leaves(operand)]
         if (placement := placement_of(instruction)) and inputs:
@@ -151,7 +139,7 @@ class _Reader:
         node = self._add(kind, inputs[: _PARTS.get(opcode, len(inputs))], None, None, _place(instruction))
         return _shaped(instruction.shape, itertools.repeat(node))
 
-    def _loop(self, computation: Computation, loop: Instruction, initial: Value, where: _Where) -> Value:
+    def _loop(self, computation: Computation, loop: Instruction, initial: Value, where: Where) -> Value:
         turns = trip_count(self._module, computation, loop)
         inside = replace(
             where,
@@ -173,7 +161,7 @@ class _Reader:
             return merges
         return self._each(merges, lambda leaf: self._add(flow.MERGE, [*decided, leaf]))
 
-    def _call(self, call: Instruction, operands: list[Value], where: _Where) -> Value:
+    def _call(self, call: Instruction, operands: list[Value], where: Where) -> Value:
         inside = replace(where, depth=where.depth + 1)
         if call.opcode == "call":
             callee = self._module.computations[call.called_names[0]]

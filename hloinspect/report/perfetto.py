@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from hloinspect.report.html.memory_curve import MemoryCurve
     from hloinspect.tracing import TraceInspection
 
-SUFFIX = ".perfetto-trace"
 MAX_POINTS = 40_000
 """Values of one counter of memory. Of more, each stretch between two turns keeps its first and its greatest."""
 
