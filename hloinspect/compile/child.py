@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hloinspect import __version__
-from hloinspect.compile import cache, clients, flags, policies, result, step_flags, tuned
+from hloinspect.compile import cache, clients, flags, own_options, policies, result, step_flags, toolkit, tuned
 
 _LONGEST_MESSAGE = 600
 
@@ -54,6 +54,7 @@ class Job:
     policies: list[dict[str, list[str]]] = field(default_factory=list)  # names of those that the step has made
     tell: Callable[..., None] = lambda **message: None  # answers of a plan (compile/many.py)
     compile_notes: list[str] = field(default_factory=list)  # those of notes that came while compiling
+    cuda: Path | None = None  # where NVIDIA's assembler is, for a GPU
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -156,7 +157,7 @@ def _compile_lowered(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
             compiled = tuned.compile_with(
                 given,
                 Path(dump),
-                lambda more: _compiled(job, lowered, {**_options(job, dump), **more}),
+                lambda more: _compiled(job, lowered, _options(job, dump, jax.__version__, more)),
                 keeps_dump="xla_dump_to" in job.request["compiler_options"],
             )
         job.say("writing the result")
@@ -190,7 +191,7 @@ def _cache_key(job: Job, jax_version: str, stablehlo: str) -> str:
     wants_dump = "xla_dump_to" in job.request["compiler_options"]  # and would get none from the cache
     if not job.request.get("cache") or wants_dump:
         return ""
-    return cache.key_of(stablehlo, job.request, _versions(job.request["platform"], jax_version))
+    return cache.key_of(stablehlo, job.request, _versions(job, jax_version))
 
 
 def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> bool:
@@ -247,6 +248,10 @@ def _target_devices(job: Job) -> list[Any]:
         raise ChildError(str(error)) from error
     target_devices.become_target(devices, job.request["platform"])
     if job.request["platform"] == "gpu":
+        try:
+            job.cuda = toolkit.find(job.request["compiler_options"].get(toolkit.OPTION), toolkit.jaxs_folder())
+        except toolkit.ToolkitError as error:
+            raise ChildError(str(error)) from error
         kernels.lower_for(devices[0], job.note)
         entry_layouts.keep_memory_kinds()
     return devices
@@ -304,6 +309,8 @@ def _lowered_step(job: Job, devices: list[Any]) -> Any:
         raise ChildError(str(error)) from None
     if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
         raise ChildError(f"{step} {policies.NOT_TAKEN}")
+    if policy is not None and takes_policy:
+        job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
     return lowered
 
 
@@ -352,13 +359,11 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
 # --- compiling and writing ------------------------------------------------------------------------
 
 
-def _options(job: Job, dump: str) -> dict[str, Any]:
-    options = dict(job.request["compiler_options"])
-    if job.request["platform"] == "gpu":
-        # The thunk sequence, which is what really runs, comes from a dump only.
-        options.setdefault("xla_dump_to", dump)
-        options.setdefault("xla_dump_hlo_as_text", True)
-    return options
+def _options(job: Job, dump: str, jax_version: str, more: dict[str, Any]) -> dict[str, Any]:
+    options = {**job.request["compiler_options"], **more}
+    if job.cuda is None:
+        return options
+    return own_options.for_gpu(options, dump, jax_version, job.cuda, toolkit.jaxs_folder())
 
 
 def _compiled(job: Job, lowered: Any, options: dict[str, Any]) -> Any:
@@ -409,7 +414,7 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         },
         "module_name": module_name,
         "module_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "versions": _versions(request["platform"], jax_version),
+        "versions": _versions(job, jax_version),
         "memory": _memory(compiled),
         "seconds": job.seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -429,14 +434,15 @@ def _note_no_autotuning(job: Job, is_tuned: bool) -> None:
         job.notes.append(result.NOTE_NO_AUTOTUNING)
 
 
-def _versions(platform: str, jax_version: str) -> dict[str, str | None]:
-    return {
+def _versions(job: Job, jax_version: str) -> dict[str, str | None]:
+    versions = {
         "hloinspect": __version__,
         "jax": jax_version,
         "jaxlib": clients.version("jaxlib"),
         "python": python_platform.python_version(),
-        "plugin": clients.plugin_version(platform),
+        "plugin": clients.plugin_version(job.request["platform"]),
     }
+    return versions | ({"ptxas": toolkit.release(job.cuda)} if job.cuda else {})
 
 
 def _memory(compiled: Any) -> dict[str, int]:
