@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from hloinspect.api import digest_of, domain_of, obstacle_to, prediction_limits
 from hloinspect.errors import InputError, UsageError
-from hloinspect.hardware import Target, load_target, with_link
+from hloinspect.hardware import Target, load_target, target_limits, with_link
 from hloinspect.measure.join import join_of, module_name
 from hloinspect.measure.measured import Gap, MeasuredFile
 from hloinspect.offload.transfers import Offload
@@ -195,7 +195,7 @@ def _judge(
             limits.append(f"no prediction: {obstacle.reason}")
         else:
             prediction = predict(offload, target, count, domain_of(target, topology))
-            limits += prediction_limits(offload.program.module, prediction)
+            limits += [*target_limits(target), *prediction_limits(offload.program.module, prediction)]
     memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
     report = _measured(report, own, seen, files)

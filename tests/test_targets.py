@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hloinspect.api import inspect
 from hloinspect.cli import main
+from hloinspect.compile import compile_step
 from hloinspect.errors import TargetError
 from hloinspect.hardware import (
     Figure,
@@ -22,9 +25,12 @@ from hloinspect.hardware import (
     Target,
     load_target,
     target_config_text,
+    target_limits,
     target_names,
+    target_of_device,
     with_link,
 )
+from hloinspect.predict.cost import Cost
 from hloinspect.predict.link import rates_of as predicted_rates
 from hloinspect.predict.scenario import scenarios
 from hloinspect.report.build import target_info
@@ -73,9 +79,12 @@ def test_every_built_in_figure_has_a_source_and_estimates_say_so(name: str):
         assert len(figure.source) > 10
         assert not figure.source.startswith("given in")
         assert figure.estimate == figure.source.startswith("estimate")
+        assert isinstance(figure, Range) or figure.announced == figure.source.startswith("announced: ")
 
 
 CONFIGURED = [name for name in target_names() if load_target(name).xla_target_config]
+STAND_INS = {name: stand_in for name in target_names() if (stand_in := load_target(name).stand_in)}
+DESCRIBED = [name for name in CONFIGURED if name not in STAND_INS]
 
 
 def test_only_for_amds_gpu_nothing_can_be_compiled():
@@ -90,12 +99,13 @@ def test_a_built_in_target_can_be_compiled_for(name: str):
     target = load_target(name)
     if target.platform == "gpu":
         text = target_config_text(target)
-        assert f"device_memory_size: {int(target.hbm_bytes.value)}" in text
+        own = load_target(STAND_INS.get(name, name))
+        assert f"device_memory_size: {int(own.hbm_bytes.value)}" in text
     else:
         assert target.xla_topology_name is not None
 
 
-@pytest.mark.parametrize("name", CONFIGURED)
+@pytest.mark.parametrize("name", DESCRIBED)
 def test_bandwidth_and_vector_rate_are_those_of_xlas_description(name: str):
     target = load_target(name)
     values = {}
@@ -474,3 +484,121 @@ def test_the_report_gives_both_duplex_factors_and_their_mean():
     link = target_info(load_target("h100"), 1).link
     assert link is not None
     assert (link.duplex.d2h, link.duplex.h2d, link.duplex_factor) == (0.63, 0.95, pytest.approx(0.79))
+
+
+# hardware that is announced, and sources that differ
+
+
+def test_only_vera_rubin_is_compiled_for_a_stand_in_and_a_dump_is_never_taken_for_its():
+    assert STAND_INS == {"vr200": "gb300"}
+    assert target_config_text(load_target("vr200")) == target_config_text(load_target("gb300"))
+    assert target_of_device("NVIDIA GB300") == "gb300"
+
+
+def test_only_a_target_with_open_figures_limits_its_reports():
+    open_ones = {name for name in target_names() if target_limits(load_target(name))}
+    assert open_ones == {"vr200"}
+    assert target_limits(None) == ()
+
+
+def test_the_limits_of_a_target_name_the_stand_in_what_is_announced_and_the_spread():
+    stand_in, announced, spread = target_limits(load_target("vr200"))
+    assert "XLA has no description of vr200: a step for it is compiled for a stand-in, gb300," in stand_in
+    assert "announced, not measured: products of every type, other compute, HBM, HBM bandwidth, link d2h" in announced
+    assert "bf16 products 4 to 8.75 PFLOP/s" in spread
+    assert "HBM bandwidth 20 to 22 TB/s" in spread
+    assert "f32" not in spread
+    assert target_limits(load_target("vr200"), "vr200") == (stand_in, announced, spread)
+    assert target_limits(load_target("vr200"), "h100")[0].startswith("compiled for a stand-in, h100: ")
+
+
+def test_a_users_file_may_say_between_what_a_peak_and_the_bandwidth_lie(tmp_path: Path):
+    text = (
+        'base = "gb200"\n[peak_flops.bf16]\nlow = 2e15\nvalue = 2.5e15\nsource = "two leaks"\nannounced = true\n'
+        '[hbm_bytes_per_s]\nvalue = 8e12\nhigh = 9e12\nsource = "two others"\n'
+    )
+    mine = load_target(write(tmp_path, text))
+    bf16, memory = mine.peak_flops["bf16"], mine.hbm_bytes_per_s
+    assert (bf16.at("low"), bf16.at("value"), bf16.at("high")) == (2e15, 2.5e15, 2.5e15)
+    assert (memory.at("low"), memory.at("value"), memory.at("high")) == (8e12, 8e12, 9e12)
+    assert target_limits(mine) == (
+        "figures of mine that are announced, not measured: bf16 products",
+        "public sources differ about mine, and the range covers them: bf16 products 2 to 2.5 PFLOP/s, "
+        "HBM bandwidth 8 to 9 TB/s",
+    )
+    shown = " ".join(targets(str(tmp_path / "mine.toml")).split())
+    assert "2,500 TFLOP/s (2,000 to 2,500)" in shown
+    assert "8,000 GB/s (8,000 to 9,000)" in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[hbm_bytes_per_s]\nlow = 9e12\nvalue = 8e12\n", "hbm_bytes_per_s: expected low <= value <= high"),
+        ("[peak_flops.bf16]\nhigh = 1e15\nvalue = 2e15\n", "peak_flops.bf16: expected low <= value <= high"),
+        ("[peak_flops.bf16]\nlow = 0\nvalue = 2e15\n", "peak_flops.bf16.low: must be above zero"),
+        ("[peak_flops.bf16]\nvalue = 2e15\nannounced = 1\n", "peak_flops.bf16.announced: expected true or false"),
+        ("[hbm_bytes]\nlow = 1e11\nvalue = 2e11\n", "hbm_bytes: unknown key 'low'"),  # no range would cover it
+        ("[link.latency_us]\nhigh = 30\nvalue = 10\n", "link.latency_us: unknown key 'high'"),
+    ],
+)
+def test_a_spread_that_is_none_or_that_nothing_would_cover_is_refused(tmp_path: Path, text: str, complaint: str):
+    with pytest.raises(TargetError, match=re.escape(complaint)):
+        load_target(write(tmp_path, f'base = "gb200"\n{text}source = "somewhere"\n'))
+
+
+def test_each_corner_of_a_prediction_takes_its_side_of_what_sources_say():
+    target = load_target("vr200")
+    product = Cost(matrix_flops=1e15, matrix_dtype="bf16")
+    copy = Cost(bytes=10**12)
+    times = {case.name: (product.time_ps(target, case), copy.memory_ps(target, case)) for case in scenarios(target, 1)}
+    fast, slow = times["fast compute, fast link"], times["slow compute, fast link"]
+    assert times["central"] == (pytest.approx(1e12 / (4 * 0.75)), pytest.approx(1e12 / (22 * 0.9)))
+    assert fast == (pytest.approx(1e12 / (8.75 * 0.85)), pytest.approx(1e12 / (22 * 0.93)))
+    assert slow == (pytest.approx(1e12 / (4 * 0.55)), pytest.approx(1e12 / (20 * 0.8)))
+
+
+STEPS = Path(__file__).resolve().parent / "audit_steps.py"
+STORED = Path(__file__).resolve().parents[1] / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.txt.gz"
+
+
+def test_a_stored_module_is_judged_for_vera_rubin_and_every_report_says_what_is_not_known():
+    found = inspect(str(STORED), target="vr200")
+    step = found.report.step
+    assert found.prediction is not None
+    assert step.predicted is not None
+    assert step.predicted.low_ms < step.predicted.time_ms < step.predicted.high_ms
+    data = json.loads(found.report.to_json())
+    assert set(target_limits(load_target("vr200"))) <= set(data["limits"])
+    assert data["target"]["name"] == "vr200"
+
+
+def test_a_wider_peak_widens_the_range_and_moves_nothing_else(tmp_path: Path):
+    def predicted(more: str) -> tuple[float, float, float]:
+        text = f'base = "gb200"\n[peak_flops.bf16]\nvalue = 2.5e12\nsource = "slow, so that products count"\n{more}'
+        step = inspect(str(STORED), target=write(tmp_path, text)).report.step.predicted
+        assert step is not None
+        return step.low_ms, step.time_ms, step.high_ms
+
+    settled, open_one = predicted(""), predicted("low = 2e12\nhigh = 5e12\n")
+    assert open_one[0] < settled[0] < settled[1] == open_one[1] < settled[2] < open_one[2]
+
+
+def test_a_compilation_that_is_judged_for_vera_rubin_names_the_target_that_it_was_made_for(tmp_path: Path):
+    for packed in STORED.parent.glob("module.hlo.*.gz"):
+        (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    (tmp_path / "manifest.json").write_bytes((STORED.parent / "manifest.json").read_bytes())
+    (tmp_path / "module.stablehlo.mlir").write_text("")
+    report = inspect(str(tmp_path), target="vr200").report
+    assert report.limits[0] == "compiled for a stand-in, gb200: kernels and schedule for vr200 may differ"
+    assert "public sources differ" not in " ".join(inspect(str(tmp_path)).report.limits)
+
+
+@pytest.mark.slow
+def test_a_step_compiles_for_vera_rubin_and_the_manifest_says_for_what(tmp_path: Path):
+    result = compile_step(f"{STEPS}:three_names", load_target("vr200"), out=tmp_path / "out")
+    assert result.manifest.target == "vr200"
+    assert any("compiled for a stand-in, gb300" in note for note in result.manifest.notes)
+    report = inspect(str(tmp_path / "out")).report
+    assert report.limits[0] in result.manifest.notes
+    assert {transfer.direction for transfer in report.transfers} == {"d2h", "h2d"}

@@ -145,7 +145,10 @@ def _link_rows(link: HostLink) -> Iterator[_Row]:
 
 
 def _figure(what: str, figure: Figure, unit: float, name: str) -> _Row:
-    return (what, f"{_amount(figure.value / unit)} {name}", figure.source, figure.estimate)
+    amount = f"{_amount(figure.value / unit)} {name}"
+    if figure.at("low") < figure.at("high"):
+        amount += f" ({_amount(figure.at('low') / unit)} to {_amount(figure.at('high') / unit)})"
+    return (what, amount, figure.source, figure.estimate)
 
 
 def _range(what: str, share: Range) -> _Row:

@@ -122,7 +122,7 @@ def request_of(
         "topology": layout.name,
         **given,
         "compiler_options": compiler_options(given["xla_flags"]),
-        "notes": _environment_notes(),
+        "notes": _notes(target),
         "cache": None if cache is None else str(cache.absolute()),
     }
 
@@ -143,10 +143,13 @@ def _target_config(target: Target, production: dict[str, Any] | None) -> str | N
     return with_dnn_version(target_config_text(target), production)
 
 
-def _environment_notes() -> list[str]:
+def _notes(target: Target) -> list[str]:
+    from hloinspect.hardware import stand_in_note
+
+    notes = [note] if (note := stand_in_note(target)) else []
     if "XLA_FLAGS" in os.environ:
-        return ["XLA_FLAGS of the environment was left out; flags for this compilation are given with --xla-flag"]
-    return []
+        notes.append("XLA_FLAGS of the environment was left out; flags for this compilation are given with --xla-flag")
+    return notes
 
 
 # --- the result's directory -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hloinspect.hardware.limits import stand_in_note, target_limits
 from hloinspect.hardware.link import with_link
 from hloinspect.hardware.spec import load_target, target_config_text, target_names, target_of_device
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
@@ -13,7 +14,9 @@ __all__ = [
     "Range",
     "Target",
     "load_target",
+    "stand_in_note",
     "target_config_text",
+    "target_limits",
     "target_names",
     "target_of_device",
     "with_link",

@@ -32,6 +32,7 @@ _OPTIONAL = (
     "collective_efficiency",
     "multiprocessors",
     "dtype_efficiency",
+    "stand_in",
 )
 _LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
 _LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes", "host_d2h_bytes_per_s", "host_h2d_bytes_per_s")
@@ -88,7 +89,9 @@ def target_of_device(description: str) -> str | None:
         return None
     for name in target_names():
         target = load_target(name)
-        if target.xla_target_config and f'device_description_str: "{description}"' in target_config_text(target):
+        if target.stand_in or not target.xla_target_config:  # a stand-in's description is another target's
+            continue
+        if f'device_description_str: "{description}"' in target_config_text(target):
             return name
     return None
 
@@ -215,12 +218,17 @@ class _Node:
             self.fail(f"expected a whole number above zero, found {self.value!r}")
         return self.value
 
-    def figure(self, at_most: float = math.inf) -> Figure:
+    def figure(self, at_most: float = math.inf, may_differ: bool = False) -> Figure:
+        """One number; ``may_differ``: a prediction's range covers what other sources say of it (low, high)."""
         if not isinstance(self.value, dict):
             return Figure(self.number(at_most), f"given in {self.file}")
-        keys = self.keys(("value", "source"), ("estimate",))
-        estimate = "estimate" in keys and self.child("estimate").flag()
-        return Figure(self.child("value").number(at_most), self.child("source").text(), estimate)
+        keys = self.keys(("value", "source"), ("estimate", "announced", *(("low", "high") if may_differ else ())))
+        marks = {key: key in keys and self.child(key).flag() for key in ("estimate", "announced")}
+        value = self.child("value").number(at_most)
+        low, high = (self.child(key).number(at_most) if key in keys else None for key in ("low", "high"))
+        if not (value if low is None else low) <= value <= (value if high is None else high):
+            self.fail(f"expected low <= value <= high, found {low or value:g}, {value:g}, {high or value:g}")
+        return Figure(value, self.child("source").text(), **marks, low=low, high=high)
 
     def range(self) -> Range:
         if not isinstance(self.value, dict):
@@ -250,7 +258,7 @@ def _target(root: _Node, name: str) -> Target:
         peak_flops=_peaks(root.child("peak_flops")),
         vector_flops=root.child("vector_flops").figure(),
         hbm_bytes=root.child("hbm_bytes").figure(),
-        hbm_bytes_per_s=root.child("hbm_bytes_per_s").figure(),
+        hbm_bytes_per_s=root.child("hbm_bytes_per_s").figure(may_differ=True),
         launch_us=root.child("launch_us").figure(),
         link=_link(root.child("link")) if "link" in keys else None,
         levels=tuple(_level(level) for level in levels),
@@ -264,6 +272,7 @@ def _target(root: _Node, name: str) -> Target:
         notes=tuple(note.text() for note in root.child("notes").items()) if "notes" in keys else (),
         multiprocessors=root.child("multiprocessors").count() if "multiprocessors" in keys else None,
         dtype_efficiency=_efficiencies(root.child("dtype_efficiency")) if "dtype_efficiency" in keys else {},
+        stand_in=root.child("stand_in").text() if "stand_in" in keys else None,
     )
 
 
@@ -284,7 +293,7 @@ def _peaks(node: _Node) -> dict[str, Figure]:
     dtypes = _dtypes(node)
     if "bf16" not in dtypes:
         node.fail("missing key 'bf16'")
-    return {dtype: node.child(dtype).figure() for dtype in dtypes}
+    return {dtype: node.child(dtype).figure(may_differ=True) for dtype in dtypes}
 
 
 def _link(node: _Node) -> HostLink:

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["low", "value", "high"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number with the place it comes from. ``estimate`` is true where no vendor has published it."""
+    """One number with the place it comes from. ``estimate`` is true where no vendor has published it, ``announced``
+    where a vendor has, of hardware that nobody has measured in public. ``low`` and ``high`` are set where public
+    sources differ: ``0 < low <= value <= high``."""
 
     value: float
     source: str
     estimate: bool = False
+    announced: bool = False
+    low: float | None = None
+    high: float | None = None
+
+    def at(self, side: Side) -> float:
+        """The lowest or highest of what sources say, or the value; all the same where they agree."""
+        if side == "low" and self.low is not None:
+            return self.low
+        return self.high if side == "high" and self.high is not None else self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,8 @@ class Target:
     (``bf16``) to dense FLOP/s of the matrix units; ``vector_flops`` is f32 FLOP/s of everything else. ``launch_us`` is
     spent between two kernels. ``levels`` goes from the nearest (NVLink domain, ICI) to the farthest (network).
     ``multiprocessors`` run the tiles of a matrix product side by side; None: its tiles are not counted.
-    ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``.
+    ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``. ``stand_in`` names
+    the device that ``xla_target_config`` describes where it is not this one, of which XLA has no description.
     """
 
     name: str
@@ -95,3 +110,4 @@ class Target:
     notes: tuple[str, ...]
     multiprocessors: int | None = None
     dtype_efficiency: Mapping[str, Range] = field(default_factory=dict)
+    stand_in: str | None = None

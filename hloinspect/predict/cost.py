@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hloinspect.hardware.target import Target
+from hloinspect.hardware.target import Side, Target
 from hloinspect.hlo.access import accesses
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
@@ -66,19 +66,18 @@ class Cost:
         start = 0.0
         matrix = 0.0
         if self.matrix_flops:
-            matrix = self.matrix_flops / (
-                peak_flops(target, self.matrix_dtype) * scenario.efficiency_of(self.matrix_dtype)
-            )
+            peak = peak_flops(target, self.matrix_dtype, scenario.figures)
+            matrix = self.matrix_flops / (peak * scenario.efficiency_of(self.matrix_dtype))
             if self.product is not None and target.multiprocessors is not None:
                 matrix /= fill(self.product, target.multiprocessors)
                 start = launch
         vector = self.vector_flops / (target.vector_flops.value * scenario.matmul_efficiency)
-        memory = self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency)
+        memory = self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency)
         return (start + max(matrix, vector, memory, launch - start)) * 1e12
 
     def memory_ps(self, target: Target, scenario: Scenario) -> float:
         """The part of its time that device memory alone would take, in picoseconds."""
-        return self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency) * 1e12
+        return self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency) * 1e12
 
     def bound(self, target: Target, scenario: Scenario) -> str:
         """What limits it: ``compute``, ``memory`` or ``launch``."""
@@ -86,20 +85,20 @@ class Cost:
         time = self.time_ps(target, scenario) / 1e12
         if self.product is not None and target.multiprocessors is not None:
             time -= launch
-        if self.bytes / (target.hbm_bytes_per_s.value * scenario.memory_efficiency) >= time * (1 - 1e-9):
+        if self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency) >= time * (1 - 1e-9):
             return "memory"
         return "launch" if launch >= time else "compute"
 
 
-def peak_flops(target: Target, dtype: str) -> float:
+def peak_flops(target: Target, dtype: str, side: Side = "value") -> float:
     """Dense matrix FLOP/s for operands of ``dtype``; a type that the target does not list runs like its next wider
-    one."""
+    one. Where public sources differ, ``side`` picks the lowest or highest that they say."""
     wider = {"f8": "bf16", "s8": "bf16", "f4": "bf16", "f16": "bf16", "bf16": "f32", "s32": "f32", "f64": "f64"}
     for _ in range(4):
         if dtype in target.peak_flops:
-            return target.peak_flops[dtype].value
+            return target.peak_flops[dtype].at(side)
         dtype = wider.get(dtype, wider.get(dtype[:2], "f32"))
-    return min(figure.value for figure in target.peak_flops.values())
+    return min(figure.at(side) for figure in target.peak_flops.values())
 
 
 def in_device_memory(module: Module, memory_space: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from hloinspect.hardware.target import Target
+from hloinspect.hardware.target import Side, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +13,8 @@ class Scenario:
     """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a
     transfer that runs as a kernel take the place of compute instead of running beside it; ``fair`` lets copies of one
     direction share the link instead of queueing; ``dtype_efficiency`` is the matrix efficiency of types that have one
-    of their own."""
+    of their own. ``figures`` says which of them counts where public sources differ about the target's peaks and its
+    device memory's bandwidth."""
 
     name: str
     matmul_efficiency: float
@@ -25,6 +26,7 @@ class Scenario:
     longest_branch: bool
     fair: bool = False
     dtype_efficiency: Mapping[str, float] = field(default_factory=dict)
+    figures: Side = "value"
 
     def efficiency_of(self, dtype: str) -> float:
         """The share of the matrix peak that products of a type reach."""
@@ -53,6 +55,7 @@ def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
             kernels_block=not fast_link,
             longest_branch=not fast_compute,
             dtype_efficiency={d: r.high if fast_compute else r.low for d, r in target.dtype_efficiency.items()},
+            figures="high" if fast_compute else "low",
         )
 
     central = {dtype: each.value for dtype, each in target.dtype_efficiency.items()}

@@ -81,7 +81,7 @@ class Simulator:
         self._rates = rates
         self._free = free  # None: all of them
         self._durations = durations or Durations(target, scenario)
-        self._hbm_bytes_per_ps = target.hbm_bytes_per_s.value * scenario.memory_efficiency / 1e12
+        self._hbm_bytes_per_ps = target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency / 1e12
         self._link = Link(rates, self._on_served, self._on_passed, scenario.fair)
         self._side = SideStream(self._on_side)
         self._side_tickets: dict[Key, int] = {}
