@@ -76,6 +76,60 @@ def test_an_updated_value_that_is_worked_on_further_is_read_whole() -> None:
     assert of_fusion(body, STACK, "f32[8,16]") == {(0, ()): ALL, (1, ()): ROW_BYTES, (2, ()): 4, (-1, ()): ALL}
 
 
+NESTED = """
+%row (a: f32[8,16], j: s32[]) -> f32[1,16] {
+  %a = f32[8,16] parameter(0)
+  %j = s32[] parameter(1)
+  %b = f32[8,16] bitcast(%a)
+  ROOT %r = f32[1,16] dynamic-slice(%b, %j, %j), dynamic_slice_sizes={1,16}
+}
+
+%all (a: f32[8,16]) -> f32[8,16] {
+  %a = f32[8,16] parameter(0)
+  ROOT %n = f32[8,16] negate(%a)
+}
+
+%update (a: f32[8,16], v: f32[1,16], j: s32[]) -> f32[8,16] {
+  %a = f32[8,16] parameter(0)
+  %v = f32[1,16] parameter(1)
+  %j = s32[] parameter(2)
+  ROOT %d = f32[8,16] dynamic-update-slice(%a, %v, %j, %j)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("uses", "read"),
+    [
+        ("%x = f32[1,16] fusion(%s, %i), kind=kLoop, calls=%row\nROOT %k = f32[1,16] add(%x, %u)", ROW_BYTES),
+        (
+            "%x = f32[1,16] fusion(%s, %i), kind=kLoop, calls=%row\n"
+            "%y = f32[1,16] fusion(%s, %i), kind=kLoop, calls=%row\nROOT %k = f32[1,16] add(%x, %y)",
+            2 * ROW_BYTES,
+        ),
+        (
+            "%x = f32[1,16] fusion(%s, %i), kind=kLoop, calls=%row\n"
+            "%y = f32[8,16] fusion(%s), kind=kLoop, calls=%all\n"
+            "%z = f32[1,16] slice(%y), slice={[0:1], [0:16]}\nROOT %k = f32[1,16] add(%x, %z)",
+            ALL,
+        ),
+        (
+            "%x = f32[8,16] fusion(%s, %u, %i), kind=kLoop, calls=%update\n"
+            "ROOT %k = f32[1,16] slice(%x), slice={[0:1], [0:16]}",
+            ALL,
+        ),
+    ],
+    ids=["a slice", "two slices", "all beside a slice", "an update that is no longer in place"],
+)
+def test_what_a_fusion_in_a_fusion_slices_is_read_as_a_slice(uses: str, read: int) -> None:
+    lines = "\n".join("  " + line for line in (PARAMETERS + uses).splitlines())
+    parameters = "%s = f32[8,16] parameter(0)\n%u = f32[1,16] parameter(1)\n%i = s32[] parameter(2)"
+    root = "ROOT %r = f32[1,16] fusion(%s, %u, %i), kind=kOutput, calls=%f"
+    body = f"%f (x: f32[]) -> f32[1,16] {{\n{lines}\n}}\n{NESTED}"
+    found = {(access.operand, access.path): access.bytes for access in accesses_of(f"{parameters}\n{root}", body)}
+    assert found[0, ()] == read
+
+
 def test_a_slice_is_read_as_a_slice_and_two_slices_as_both() -> None:
     one = "%s = f32[8,16] parameter(0)\n%u = f32[1,16] parameter(1)\n%i = s32[] parameter(2)\n"
     body = one + (

@@ -13,6 +13,9 @@ from hloinspect.hlo.shape import Shape
 
 Path = tuple[int, ...]
 
+MAX_NESTING = 8
+"""Fusions in fusions that are looked into; a TPU's products have their operands' slices one level down."""
+
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 _FREE_CALLS = frozenset({"AllocateBuffer", "ConcatBitcast", "Noop", "PrepareAsyncCallStart", "PrepareAsyncCallDone"})
@@ -54,9 +57,7 @@ def update_operand(instruction: Instruction) -> Operand | None:
 def accesses(module: Module, computation: Computation, instruction: Instruction) -> tuple[Access, ...]:
     """Reads and writes of an instruction outside of fusions (its own, or those of the fusion's body)."""
     shapes = [module.shape_of(computation, operand) for operand in instruction.operands]
-    callee = None
-    if instruction.opcode == "fusion":
-        callee = module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
+    callee = _callee(module, instruction)
     if callee is None:
         return _own(module, computation, instruction, shapes)
     callee = module.alike(callee)
@@ -87,10 +88,10 @@ def _own(
 
 def _fused(module: Module, body: Computation, result: Shape, shapes: Sequence[Shape | None]) -> tuple[Access, ...]:
     """The accesses of a fusion with operands and a result of these shapes."""
-    if not body.touches_parts and body.root.opcode not in _HANDS_THROUGH:
+    if not _touches_parts(module, body) and body.root.opcode not in _HANDS_THROUGH:
         return _whole(shapes, result)
     reads = (
-        Access(number, path, _fused_read(body, number, leaf), leaf.memory_space)
+        Access(number, path, _fused_read(module, body, number, leaf), leaf.memory_space)
         for number, shape in enumerate(shapes)
         if shape is not None
         for path, leaf in shape.leaves
@@ -99,6 +100,25 @@ def _fused(module: Module, body: Computation, result: Shape, shapes: Sequence[Sh
         Access(-1, path, _fused_write(module, body, path, leaf), leaf.memory_space) for path, leaf in result.leaves
     )
     return tuple(access for access in (*reads, *writes) if access.bytes)
+
+
+def _touches_parts(module: Module, body: Computation) -> bool:
+    """Whether a fusion's body, or one nested in it, has a slice, a gather or an update."""
+    if body.touches_parts:
+        return True
+    key = ("touches parts", body.name)
+    if key not in module.memo:
+        nested = (_callee(module, body.instruction(index)) for index in body.ending_in("fusion"))
+        module.memo[key] = any(each is not None and _touches_parts(module, each) for each in nested)
+    found: bool = module.memo[key]
+    return found
+
+
+def _callee(module: Module, instruction: Instruction) -> Computation | None:
+    """The body of a fusion; None for anything else."""
+    if instruction.opcode != "fusion":
+        return None
+    return module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
 
 
 def _whole(shapes: Sequence[Shape | None], result: Shape) -> tuple[Access, ...]:
@@ -132,10 +152,10 @@ def _plain_write(module: Module, computation: Computation, instruction: Instruct
     return leaf.size_bytes
 
 
-def _fused_read(body: Computation, number: int, leaf: Shape) -> int:
+def _fused_read(module: Module, body: Computation, number: int, leaf: Shape, depth: int = 0) -> int:
     """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
-    place."""
-    if not body.touches_parts:
+    place. In a fusion that is nested ``depth`` deep nothing is taken for an update in place."""
+    if not _touches_parts(module, body):
         return leaf.size_bytes
     parameters = body.parameters
     if number >= len(parameters):
@@ -151,7 +171,9 @@ def _fused_read(body: Computation, number: int, leaf: Shape) -> int:
                 total += user.shape.size_bytes
             elif updated and user.opcode == "tuple" and user.is_root:
                 continue
-            elif position == 0 and (user.opcode in _UPDATES or user.opcode in ("bitcast", "reshape")):
+            elif not updated and depth < MAX_NESTING and (nested := _callee(module, user)) is not None:
+                total += _nested_read(module, nested, position, leaf, depth + 1)
+            elif position == 0 and ((user.opcode in _UPDATES and not depth) or user.opcode in ("bitcast", "reshape")):
                 after = updated or user.opcode in _UPDATES
                 if user.is_root and not after:
                     return leaf.size_bytes
@@ -163,6 +185,14 @@ def _fused_read(body: Computation, number: int, leaf: Shape) -> int:
             if total >= leaf.size_bytes:
                 return leaf.size_bytes
     return total
+
+
+def _nested_read(module: Module, body: Computation, number: int, leaf: Shape, depth: int) -> int:
+    key = ("nested read", body.name, number, leaf.size_bytes)
+    if key not in module.memo:
+        module.memo[key] = _fused_read(module, body, number, leaf, depth)
+    size: int = module.memo[key]
+    return size
 
 
 def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> int:
