@@ -99,12 +99,10 @@ def inspect_maxtext(
 
 
 def target_for_maxtext(target: str | Target | None) -> Target:
-    """The target, which must be a GPU. Raises UsageError and TargetError."""
+    """The target, which must be named. Raises UsageError and TargetError."""
     chosen = load_target(target) if isinstance(target, str) else target
     if chosen is None:
         raise UsageError("say what to compile MaxText for with --target (see `hloinspect targets`)")
-    if chosen.platform != "gpu":
-        raise UsageError(f"MaxText is compiled for GPUs only; {chosen.name} is a {chosen.platform.upper()}")
     return chosen
 
 

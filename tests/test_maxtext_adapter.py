@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hloinspect.api import inspect
 from hloinspect.compile import maxtext
 from hloinspect.compile.flags import compiler_options, renamed
+from hloinspect.compile.kernels import CUB_OPTIONS
 from hloinspect.compile.launch import compile_request
 from hloinspect.compile.policies import changed
 from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
@@ -40,7 +41,7 @@ def program(tmp_path: Path) -> SimpleNamespace:
 
 
 def test_a_configuration_of_maxtexts_own_is_found_by_its_name(program: SimpleNamespace, tmp_path: Path) -> None:
-    words = maxtext._command_line(program, ["base.yml", "model_name=x"], "/scratch")
+    words = maxtext._command_line(program, ["base.yml", "model_name=x"], "/scratch", "gpu")
     assert words[:2] == [str((tmp_path / "base.yml").resolve()), "model_name=x"]
     assert {"hardware=gpu", "enable_checkpointing=false", "jax_cache_dir=", "base_output_directory=/scratch"} < {*words}
     assert words[-2:] == ["compile_topology=hloinspect", "compile_topology_num_slices=1"]
@@ -53,9 +54,10 @@ def test_a_users_own_file_and_keys_go_before_ours(
     here.mkdir()
     (here / "base.yml").write_text("")
     monkeypatch.chdir(here)
-    words = maxtext._command_line(program, ["base.yml", "run_name=mine", "hardware=gpu"], "/scratch")
+    words = maxtext._command_line(program, ["base.yml", "run_name=mine", "hardware=gpu"], "/scratch", "tpu")
     assert words[0] == str((here / "base.yml").resolve())
     assert [word for word in words if word.startswith(("run_name", "hardware"))] == ["run_name=mine", "hardware=gpu"]
+    assert "hardware=tpu" in maxtext._command_line(program, ["base.yml"], "/scratch", "tpu")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_words_that_maxtext_cannot_take_are_refused(
     program: SimpleNamespace, arguments: list[str], complaint: str
 ) -> None:
     with pytest.raises(maxtext.MaxTextError, match=f"^{complaint}"):
-        maxtext._command_line(program, arguments, "/scratch")
+        maxtext._command_line(program, arguments, "/scratch", "gpu")
 
 
 def test_an_interface_that_moved_is_named() -> None:
@@ -209,7 +211,6 @@ def test_a_shape_that_is_no_part_and_one_of_too_many_dimensions_are_like_nothing
     ("target", "compare", "complaint"),
     [
         (None, [], "say what to compile MaxText for"),
-        ("v6e", [], "for GPUs only; v6e is a TPU"),
         ("gb200", ["saves"], "--compare saves: it is remat, save"),
     ],
 )
@@ -257,6 +258,25 @@ def test_a_host_is_what_the_last_figure_of_the_topology_says(answer: MaxTextAnsw
     assert host_memory_of(answer.variants[0].report, load_target("h100")).limit_bytes == (
         load_target("h100").link.host_memory_bytes.value / 2  # four of the eight that share it
     )
+
+
+@pytest.mark.parametrize(("topology", "chips"), [("v5e:1x1", 1), ("v5e:2x2", 4), ("v5e:16x16", 4), ("v5p:4x4x4", 4)])
+def test_a_host_of_tpus_has_four_chips_whatever_the_slices_shape(
+    answer: MaxTextAnswer, topology: str, chips: int
+) -> None:
+    report = answer.variants[0].report
+    report = replace(report, program=replace(report.program, topology=topology))
+    assert host_memory_of(report, load_target("v5e")) == HostMemory(chips, chips * (4 << 30), None)
+
+
+def test_experts_are_kept_from_cub_on_gpus_only() -> None:
+    config = SimpleNamespace(num_experts=8, sparse_matmul=True)
+    options = {}
+    for hardware in ("gpu", "tpu"):
+        step = maxtext.Step(hardware)
+        maxtext._avoid_cub(config, step)
+        options[hardware] = step.options
+    assert options == {"gpu": CUB_OPTIONS, "tpu": {}}
 
 
 def test_the_answer_names_tensors_memory_and_what_does_not_fit(answer: MaxTextAnswer) -> None:

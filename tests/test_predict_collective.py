@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.api import domain_of
 from hloinspect.hardware import load_target
 from hloinspect.hlo.load import load_module, load_module_bytes
 from hloinspect.hlo.model import ReplicaGroups
@@ -190,3 +191,9 @@ def test_the_split_collectives_of_a_real_tpu_step_are_waited_for(corpus: Path) -
     ended = {o.key for operations in schedule.operations.values() for o in operations if isinstance(o, Done)}
     assert len(begun) == 2
     assert begun <= ended
+
+
+@pytest.mark.parametrize("topology", ["4x4x4", "v5p:4x4x4", None])
+def test_a_tpus_topology_is_the_shape_of_one_slice_and_no_count_of_domains(topology: str | None) -> None:
+    assert domain_of(load_target("v5p"), topology) == 8960
+    assert domain_of(load_target("gb200"), "4x4x4") == 16

@@ -19,6 +19,7 @@ Examples:
       remat_policy=custom decoder_layer_input=offload query_proj=offload
   hloinspect maxtext --target gb200 --topology 2x16x4 --compare remat,save -- base.yml ...
   hloinspect maxtext --target gb200 --topology 2x16x4 --plan query_proj=remat,offload,device -- base.yml ...
+  hloinspect maxtext --target v5p --topology 4x4x4 --link 16GB/s -- base.yml model_name=llama2-70b ...
 
 Exit codes: 0 good, 2 wrong use or a configuration that MaxText refuses, 3 not enough evidence."""
 
@@ -56,7 +57,7 @@ def command(
     style: str,
     output: str | None,
 ) -> int:
-    """Compile the train step of an installed MaxText for GPUs that are not there, and inspect it.
+    """Compile the train step of an installed MaxText for GPUs or TPUs that are not there, and inspect it.
 
     CONFIG and KEY=VALUE are MaxText's own: base.yml is the one it installs. Its devices, checkpoints, data and
     directories are taken care of. The answer says what is offloaded, whether device and host have the memory, and

@@ -1,9 +1,10 @@
 """Takes the train step out of an installed, unmodified MaxText (child process only).
 
 MaxText can compile ahead of time (``maxtext.trainers.pre_train.train_compile``), for GPUs only on a machine that has
-one: it takes its devices from ``jax.devices()``. Those are the target's here (compile/devices.py), so its own program
-runs as it is, and is stopped when it would compile. Held to MaxText 0.2.5; where another version is laid out
-differently, MaxTextError says what is missing.
+one: it takes their devices from ``jax.devices()``. Those are the target's here (compile/devices.py), so its own program
+runs as it is, and is stopped when it would compile. A TPU's devices, which it would ask libtpu for by one of its own
+names, are taken from there as well: --topology may then be any that libtpu has. Held to MaxText 0.2.5; where another
+version is laid out differently, MaxTextError says what is missing.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ OURS = ("compile_topology", "compile_topology_num_slices", "internal_compile", "
 """Keys that a user may not give: --target and --topology say these things, and nothing is saved."""
 
 DEFAULTS = {
-    "hardware": "gpu",
     "run_name": "hloinspect",
     "enable_checkpointing": "false",
     "dataset_type": "synthetic",
     "jax_cache_dir": "",
 }
-"""What a run on a cluster gives and a compilation does not need; a user's own value goes before."""
+"""What a run on a cluster gives and a compilation does not need, beside ``hardware`` and ``base_output_directory``; a
+user's own value goes before."""
 
 
 class MaxTextError(Exception):
@@ -46,8 +47,10 @@ class MaxTextError(Exception):
 
 @dataclass
 class Step:
-    """The lowered train step. ``options`` are MaxText's own XLA flags, ``settings`` what its configuration says."""
+    """The lowered train step for ``hardware``, gpu or tpu. ``options`` are MaxText's own XLA flags, ``settings`` what
+    its configuration says."""
 
+    hardware: str
     lowered: Any = None
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -71,11 +74,11 @@ def train_step(arguments: Sequence[str], devices: Sequence[Any]) -> Step:
     os.environ |= {"DECOUPLE_GCLOUD": "TRUE", "HF_HUB_OFFLINE": "1"}  # nothing is fetched
     program = _import()
     _name_target(program, len(devices))
-    step = Step()
+    step = Step("tpu" if devices[0].platform == "tpu" else "gpu")
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _watched(program, step):
         try:
             with _stopped_before_compiling():
-                program.main([PROGRAM, *_command_line(program, arguments, scratch)])
+                program.main([PROGRAM, *_command_line(program, arguments, scratch, step.hardware)])
         except _Reached as reached:
             step.lowered = reached.lowered
             step.options |= _typed(reached.options)
@@ -119,7 +122,7 @@ def _attribute(owner: Any, name: str) -> Any:
 
 
 def _name_target(program: Any, count: int) -> None:
-    """Enter the target into MaxText's table. As a "gpu" it is looked for in ``jax.devices()``."""
+    """Enter the target into MaxText's table. As a "gpu", TPU or not, it is looked for in ``jax.devices()``."""
     table = _attribute(program, "accelerator_to_spec_map")
     machines = _attribute(table, "UserFacingNameToSystemCharacteristics")
     try:
@@ -128,7 +131,7 @@ def _name_target(program: Any, count: int) -> None:
         raise MaxTextError(_moved(f"SystemCharacteristics: {error}")) from error
 
 
-def _command_line(program: Any, arguments: Sequence[str], scratch: str) -> list[str]:
+def _command_line(program: Any, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
     """The configuration's path, the user's keys, and the keys that the user did not give."""
     if not arguments:
         raise MaxTextError("MaxText needs its configuration: base.yml key=value ...")
@@ -139,7 +142,7 @@ def _command_line(program: Any, arguments: Sequence[str], scratch: str) -> list[
     given = {word.partition("=")[0] for word in keys}
     if taken := sorted(given & set(OURS)):
         raise MaxTextError(f"{taken[0]} is not for MaxText to say here: --target and --topology do")
-    defaults = {**DEFAULTS, "base_output_directory": scratch}
+    defaults = {"hardware": hardware, **DEFAULTS, "base_output_directory": scratch}
     ours = [f"{key}={value}" for key, value in defaults.items() if key not in given]
     return [
         _config_file(program, config),
@@ -217,7 +220,7 @@ def _settings(config: Any) -> dict[str, Any]:
 
 def _avoid_cub(config: Any, step: Step) -> None:
     """Known beforehand for such a model: compiling it once in vain takes long."""
-    if getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
+    if step.hardware == "gpu" and getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
         step.notes.append(kernels.NOTE_CUB)
         step.options |= kernels.CUB_OPTIONS
 

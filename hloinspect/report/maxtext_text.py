@@ -59,9 +59,10 @@ def _wrapped(word: str, text: str, width: int) -> list[str]:
 
 def _fits(step: Variant) -> list[str]:
     memory, host = step.report.memory, step.host
-    sharers = f"by the {host.devices} GPUs of a host" if host.devices > 1 else "by one GPU"
+    chip = "chip" if step.report.module.platform == "tpu" else "GPU"
+    sharers = f"by the {host.devices} {chip}s of a host" if host.devices > 1 else f"by one {chip}"
     return [
-        f" {'device':<10}{_of(memory.device_bytes, memory.device_limit_bytes)} on each GPU",
+        f" {'device':<10}{_of(memory.device_bytes, memory.device_limit_bytes)} on each {chip}",
         f" {'host':<10}{_of(host.bytes, host.limit_bytes)}, pinned, {sharers}",
     ]
 
