@@ -6,14 +6,15 @@ What only some inputs need is imported where it is used: looking at one small mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.audit import AskedOf, audited
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
-from hloinspect.hardware import Target, load_target, target_of_device, with_link
+from hloinspect.hardware import Target, load_target, target_limits, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
@@ -23,7 +24,7 @@ from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report, peak_info
-from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
+from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
 from hloinspect.rules.asked import Asked, asked_of
 
 if TYPE_CHECKING:
@@ -96,6 +97,22 @@ class _Loaded:
     platform: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A compiled module that was read, with its transfers and what was asked of them: what is known of an input before
+    a target comes into it."""
+
+    loaded: _Loaded
+    offload: Offload
+    audit: AuditInfo
+    limits: Sequence[str]
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether what came with the module says how much device memory XLA has assigned."""
+        return self.loaded.device_bytes is not None
+
+
 def inspect(
     source: str,
     *,
@@ -141,15 +158,62 @@ def inspect(
         raise UsageError("--link replaces the host link of a target: name one with --target")
     if chosen is not None and link:
         chosen = with_link(chosen, link)
-    if chosen is not None and topology:
+    _check_topology(chosen, devices, topology)
+    with _naming(loaded.info.path):
+        with_memory = chosen is not None if memory is None else memory
+        return _judge(_read(loaded), chosen, devices, topology, rules, with_memory)
+
+
+def read_input(source: str) -> Reading:
+    """A module, a compiled directory or a dump, to be judged more than once without being read again. Raises
+    HloInspectError."""
+    found = classify(source)
+    if found.kind == STEP:
+        raise UsageError(f"{source} is a step, and not compiled yet")
+    loaded = _load(found, None)
+    with _naming(loaded.info.path):
+        return _read(loaded)
+
+
+def judge_reading(
+    reading: Reading,
+    target: Target,
+    *,
+    devices: int | None = None,
+    topology: str | None = None,
+    memory: bool = True,
+    rules: Choice | None = None,
+) -> Inspection:
+    """What ``inspect`` says of what was read. Raises HloInspectError."""
+    _check_topology(target, devices, topology)
+    with _naming(reading.loaded.info.path):
+        return _judge(reading, target, devices, topology, rules, memory)
+
+
+def predict_reading(
+    reading: Reading, target: Target, *, devices: int | None = None, topology: str | None = None
+) -> Prediction | None:
+    """The prediction alone of what ``judge_reading`` says, for another link or target; None where something stands in
+    its way. Raises HloInspectError."""
+    _check_topology(target, devices, topology)
+    with _naming(reading.loaded.info.path):
+        return _predicted(reading, target, devices, topology)[0]
+
+
+def _check_topology(target: Target | None, devices: int | None, topology: str | None) -> None:
+    if target is not None and topology:
         from hloinspect.compile.topology import choose_topology
 
-        choose_topology(chosen, devices, topology)  # for its complaints
+        choose_topology(target, devices, topology)  # for its complaints
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Errors with the input's name: a fault inside an instruction shows when that is first asked for."""
     try:
-        return _judge(loaded, chosen, devices, topology, rules, chosen is not None if memory is None else memory)
-    except HloParseError as error:  # a fault inside an instruction shows when that is first asked for
-        name = "standard input" if loaded.info.path == "-" else loaded.info.path
-        raise InputError(f"{name}: {error}") from None
+        yield
+    except HloParseError as error:
+        raise InputError(f"{'standard input' if path == '-' else path}: {error}") from None
 
 
 def _compile(
@@ -285,38 +349,55 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
     )
 
 
+def _read(loaded: _Loaded) -> Reading:
+    """Finds the transfers, and what the program asked for."""
+    offload = find_offload(loaded.module)
+    if loaded.names:
+        offload = with_names(offload, loaded.names)
+    offload, audit = audited(offload, loaded.asked_of)
+    offload, about_thunks = _with_thunks(offload, loaded)
+    return Reading(loaded, offload, audit, about_thunks)
+
+
+def _predicted(
+    reading: Reading, target: Target | None, devices: int | None, topology: str | None
+) -> tuple[Prediction | None, Unknown | None]:
+    """The predicted step, or what stands in its way."""
+    loaded, offload = reading.loaded, reading.offload
+    touches_host = bool(offload.transfers or offload.host_copies or offload.host_values or offload.host_events)
+    obstacle = obstacle_to(loaded.module, target, loaded.platform, touches_host)
+    if obstacle is not None or target is None:
+        return None, obstacle
+    domain = domain_of(target, topology or loaded.program.topology)
+    return predict(offload, target, _device_count(loaded, devices), domain), None
+
+
+def _device_count(loaded: _Loaded, devices: int | None) -> int:
+    return devices or loaded.devices or device_count(loaded.module)
+
+
 def _judge(
-    loaded: _Loaded,
+    reading: Reading,
     target: Target | None,
     devices: int | None,
     topology: str | None,
     rules: Choice | None,
     with_memory: bool,
 ) -> Inspection:
-    """Finds, predicts, reports, and looks for what is wrong."""
-    module = loaded.module
-    offload = find_offload(module)
-    if loaded.names:
-        offload = with_names(offload, loaded.names)
-    offload, audit = audited(offload, loaded.asked_of)
-    offload, about_thunks = _with_thunks(offload, loaded)
-    count = devices or loaded.devices or device_count(module)
-    shape = topology or loaded.program.topology
-    unknown = list(_uncounted(offload))
-    prediction = None
-    touches_host = bool(offload.transfers or offload.host_copies or offload.host_values or offload.host_events)
-    if obstacle := obstacle_to(module, target, loaded.platform, touches_host):
-        unknown.insert(0, obstacle)
-    elif target is not None:
-        prediction = predict(offload, target, count, domain_of(target, shape))
+    """Predicts, reports, and looks for what is wrong."""
+    loaded, offload = reading.loaded, reading.offload
+    module, count = loaded.module, _device_count(loaded, devices)
+    prediction, obstacle = _predicted(reading, target, devices, topology)
+    unknown = [*([obstacle] if obstacle else []), *_uncounted(offload)]
     used, about_memory = _used(offload, prediction) if with_memory else (None, ())
     if loaded.device_bytes is None and used is None:
         unknown.append(MEMORY_NOT_FOLLOWED if with_memory else MEMORY_NOT_ASKED)
-    limits = [*prediction_limits(module, prediction), *loaded.limits, *about_thunks, *about_memory]
-    program = replace(loaded.program, topology=shape)
+    about_target = target_limits(target, loaded.target)
+    limits = [*about_target, *prediction_limits(module, prediction), *loaded.limits, *reading.limits, *about_memory]
+    program = replace(loaded.program, topology=topology or loaded.program.topology)
     memory = _memory(loaded, target, used)
     report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
-    report = replace(report, audit=audit)
+    report = replace(report, audit=reading.audit)
     if rules is not None and rules.is_empty:
         return Inspection(report, offload, prediction, used)
     from hloinspect.offload.slices import check_slices
@@ -343,10 +424,10 @@ def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[s
 
 
 def domain_of(target: Target, topology: str | None) -> int:
-    """Devices in one domain of the interconnect: hosts x devices of a topology ``PxHxD``, else the target's own
-    figure."""
+    """Devices in one domain of the interconnect: hosts x devices of a GPU's topology ``PxHxD``, else the target's own
+    figure. A TPU's ``2x2x4`` is the shape of one slice."""
     parts = (topology or "").lower().split("x")
-    if len(parts) == 3 and all(part.isdecimal() and 0 < len(part) < 7 for part in parts):
+    if target.platform == "gpu" and len(parts) == 3 and all(part.isdecimal() and 0 < len(part) < 7 for part in parts):
         return max(1, int(parts[1]) * int(parts[2]))
     return max(1, target.levels[0].devices) if target.levels else 1
 

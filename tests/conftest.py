@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -61,3 +62,12 @@ def hloinspect() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The one browser of all tests that look at pages."""
+    from browser_pages import running_browser
+
+    with running_browser() as running:
+        yield running

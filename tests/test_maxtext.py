@@ -96,6 +96,85 @@ def test_what_was_kept_can_be_inspected_again(small: dict[str, Any]) -> None:
     assert again.step.predicted.time_ms == pytest.approx(before["step"]["predicted"]["time_ms"])
 
 
+def test_a_plan_over_a_key_has_the_step_as_it_was_and_compiles_the_other(
+    small: dict[str, Any], tmp_path: Path, hloinspect: Run
+) -> None:
+    done = hloinspect(
+        *("maxtext", "--target", "gb200", "--topology", "1x2x4", "--xla-flag", "xla_gpu_enable_triton_gemm=false"),
+        *("--plan", "query_proj=offload,remat", "--format", "json", "--", *SMALL),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert (plan["schema"], plan["axes"]) == ("hloinspect.plan/1", {"query_proj": ["offload", "remat"]})
+    offload, remat = plan["points"]
+    assert [offload["from_cache"], remat["from_cache"], plan["compiled"]] == [True, False, 1]
+    (alone,) = small["variants"]
+    report = alone["report"]
+    assert offload["step"]["time_ms"] == pytest.approx(report["step"]["predicted"]["time_ms"])
+    assert offload["schedule_hash"] == report["module"]["schedule_hash"]
+    assert offload["memory"]["device_bytes"] == report["memory"]["device_bytes"]
+    assert offload["memory"]["host_bytes"] == alone["host"]["bytes"]
+    assert offload["d2h_bytes"] == LAYERS * (LAYER_INPUT_BYTES + QUERY_BYTES)
+    assert remat["d2h_bytes"] == LAYERS * LAYER_INPUT_BYTES
+    # what is not brought back is computed again: each layer's product of the projection
+    assert remat["recompute_flops"] == LAYERS * 2 * SEQUENCE * WIDTH * HEADS * HEAD
+    assert (offload["samples"], plan["unit"]) == (8, "tokens/s")
+    assert offload["tokens_per_s"] == pytest.approx(8 * SEQUENCE / offload["step"]["time_ms"] * 1e3, rel=1e-3)
+
+
+# ---- TPUs
+
+TPU_LAYERS, TPU_SEQUENCE, TPU_WIDTH = 2, 128, 128
+TPU = [
+    "base.yml",
+    "attention=dot_product",
+    f"base_emb_dim={TPU_WIDTH}",
+    "base_mlp_dim=128",
+    "base_num_query_heads=1",
+    "base_num_kv_heads=1",
+    "head_dim=128",
+    f"base_num_decoder_layers={TPU_LAYERS}",
+    "vocab_size=128",
+    f"max_target_length={TPU_SEQUENCE}",
+    "per_device_batch_size=1",
+    "ici_fsdp_parallelism=4",
+    "remat_policy=custom",
+    "decoder_layer_input=offload",
+    "opt_type=sgd",
+]
+
+
+@pytest.mark.skipif(find_spec("libtpu") is None, reason="needs the extra hloinspect[tpu]")
+def test_the_step_is_compiled_for_tpus_as_well(tmp_path: Path, hloinspect: Run) -> None:
+    done = hloinspect(
+        *("maxtext", "--target", "v5e", "--topology", "2x2", "--link", "16GB/s", "--format", "json", "--", *TPU),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (step,) = answer["variants"]
+    report = step["report"]
+    assert (report["module"]["platform"], report["target"]["name"], report["target"]["devices"]) == ("tpu", "v5e", 4)
+    assert (answer["offloaded"], answer["notes"]) == (["decoder_layer_input"], [])
+    layer_input_bytes = TPU_SEQUENCE * TPU_WIDTH * 2
+    assert {(t["tensor"]["name"], t["bytes"]) for t in report["transfers"]} == {
+        ("decoder_layer_input", layer_input_bytes)
+    }
+    assert {t["direction"] for t in report["transfers"]} == {"d2h", "h2d"}
+    host_bytes = report["memory"]["host_bytes"]
+    assert host_bytes >= TPU_LAYERS * layer_input_bytes
+    assert step["host"] == {"devices": 4, "bytes": 4 * host_bytes, "limit_bytes": None}
+
+
+@pytest.mark.skipif(find_spec("libtpu") is not None, reason="libtpu is installed here")
+def test_without_libtpu_its_extra_is_named_in_one_line(tmp_path: Path, hloinspect: Run) -> None:
+    done = hloinspect("maxtext", "--target", "v5e", "--", "base.yml", cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("compiling for v5e needs libtpu; install it with: pip install 'hloinspect[tpu]'")
+
+
 def test_a_key_that_maxtext_does_not_know_is_one_line_with_the_nearest(hloinspect: Run, tmp_path: Path) -> None:
     done = hloinspect("maxtext", "--target", "gb200", "--", "base.yml", "querry_proj=offload", cwd=tmp_path)
     assert done.returncode == 2

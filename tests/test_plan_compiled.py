@@ -102,6 +102,7 @@ def grid(home: Path) -> Plan:
             "bach=1",
         ),
         keep=home / "kept",
+        pages=home / "pages",
     )
 
 
@@ -118,6 +119,7 @@ def test_every_combination_is_a_point_and_each_memory_is_xlas_own(grid: Plan, ho
 
 
 def test_the_policies_do_what_they_say(grid: Plan):
+    assert grid.policies["save"] == "jax.checkpoint_policies.save_only_these_names('hid')"
     by_name = {tuple(point.settings.values()): point for point in grid.points[:6]}
     save, remat, offload = (by_name[policy, "4096", "default"] for policy in ("save", "remat", "offload:hid"))
     moved = 4 * 4096 * 2048 * 2  # layers x the tensor's bytes
@@ -134,6 +136,14 @@ def test_the_policies_do_what_they_say(grid: Plan):
     assert {transfer.name for transfer in offload.transfers} == {"hid"}
     assert offload.step is not None
     assert offload.step.stall_ms > 0
+
+
+def test_each_point_that_was_judged_has_a_page_with_its_step_and_settings(grid: Plan, home: Path):
+    judged = [point for point in grid.points if point.step is not None]
+    assert {page.name for page in (home / "pages").iterdir()} == {f"point{point.number}.html" for point in judged}
+    page = (home / "pages" / "point5.html").read_text(encoding="utf-8")
+    assert "step.py:train policy=offload:hid batch=4096 flags=default" in page
+    assert str(home / "kept") not in page
 
 
 def test_an_offload_that_xla_deletes_is_said_and_no_good_point(grid: Plan):
@@ -187,11 +197,15 @@ def test_each_offloaded_tensor_is_told_by_compiling_without_it(grid: Plan):
 
 
 def test_a_step_without_parameters_has_the_names_of_its_own_policy_replaced(home: Path):
-    plan = plan_of(home, "policy=own,remat", step="with_its_own_policy")
-    own, remat = plan.points
+    plan = plan_of(home, "policy=own,remat,save", step="with_its_own_policy")
+    own, remat, save = plan.points
     assert own.d2h_bytes == 2 * 4 * 256 * 2048 * 2
-    assert remat.d2h_bytes == 0
+    assert remat.d2h_bytes == save.d2h_bytes == 0
     assert remat.recompute_flops
+    assert not save.recompute_flops
+    # what is said of a policy is what was compiled: in a step that makes its own, "save" keeps what that one offloads
+    assert plan.policies["save"] == "jax.checkpoint_policies.save_only_these_names('hid', 'gate')"
+    assert plan.policies["own"].startswith("the step's own policy, which is jax.checkpoint_policies.save_and_offload_")
 
 
 def test_a_plan_that_was_killed_compiles_only_the_rest(home: Path, root: Path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hloinspect.compile.many import Compiled
 from hloinspect.hardware import load_target
-from hloinspect.plan.judge import Yardstick
+from hloinspect.plan.judge import Judge, Yardstick
 from hloinspect.plan.model import MemoryUse, Point, StepTime
 from hloinspect.plan.policy import FATES, Policy, read_policies
 from hloinspect.plan.run import Outcome, Room
@@ -37,11 +37,11 @@ class Formula(Session):
             key = self._key(settings)
             if key not in self._numbers:
                 self._numbers[key] = len(self.points) + 1
-                self.points.append(self.made(self._numbers[key], dict(settings)))
+                self.points.append(self.point_of(self._numbers[key], dict(settings)))
             found.append(self.points[self._numbers[key] - 1])
         return found
 
-    def made(self, number: int, settings: dict[str, str]) -> Point:
+    def point_of(self, number: int, settings: dict[str, str]) -> Point:
         policy, batch = self.policy_of(settings), int(settings["batch"])
         fates = [(name, policy.fate_of(name)) for name in NAMES]
         time = 2.0 + batch * (5.0 + sum(self.ms[fate] for fate in fates))
@@ -64,7 +64,7 @@ def session_of(ms: dict[tuple[str, str], int], gib: dict[tuple[str, str], int]) 
     session = Formula(
         subject=Subject("a.py:f"),
         targets={"gb200": load_target("gb200")},
-        yardstick=Yardstick(),
+        judge=Judge(Yardstick()),
         folder=Path("nowhere"),
         room=Room(2, None),
         cache=None,
@@ -112,7 +112,7 @@ def test_where_names_do_not_meddle_a_search_finds_the_best_of_all():
     assert found is not None
     best = session.points[found.point - 1]
     every = [
-        session.made(0, {"policy": session.setting_of(policy_of(fates)), "batch": batch, "flags": flags})
+        session.point_of(0, {"policy": session.setting_of(policy_of(fates)), "batch": batch, "flags": flags})
         for fates in itertools.product(FATES, repeat=3)
         for batch in ("1", "2", "4", "8")
         for flags in ("default", "pipelined")
@@ -157,7 +157,7 @@ def test_a_session_compiles_no_point_twice_on_however_many_targets():
     session = Refusing(
         subject=Subject("a.py:f"),
         targets={name: load_target(name) for name in ("gb200", "h100")},
-        yardstick=Yardstick(),
+        judge=Judge(Yardstick()),
         folder=Path("nowhere"),
         room=Room(2, None),
         cache=None,

@@ -25,8 +25,9 @@ Examples:
 
 NAME of --vary is a keyword argument of the step, or policy, or flags. A policy is save, remat, own (the step's),
 offload:NAME+NAME, save:NAME+NAME or offload:NAME/save:NAME, of checkpoint names. Sets of flags: default, pipelined,
-pipelined-collectives, double-buffered, lhs, no-lhs, lhs-tshirt, cublas, kernel-slices, o1, with + between for several;
-others and policies can be named in [tool.hloinspect.plan.flags] and [tool.hloinspect.plan.policies] of pyproject.toml.
+pipelined-collectives, double-buffered, lhs, no-lhs, lhs-tshirt, cublas, kernel-slices, no-xla-remat, o1, with + between
+for several; others and policies can be named in [tool.hloinspect.plan.flags] and [tool.hloinspect.plan.policies] of
+pyproject.toml.
 
 Exit codes: 0 a point is good, 1 none is, 2 wrong use or unreadable input."""
 
@@ -166,10 +167,10 @@ def pages_of(style: str, output: str | None) -> Path | None:
 
 
 def page_links(plan: Plan, folder: Path | None) -> dict[int, str]:
-    """Where the report of each point is, seen from the page; that of an equal point stands for it."""
+    """Where the report of each point is, seen from the page."""
     if folder is None:
         return {}
-    names = {point.number: f"point{point.same_as or point.number}.html" for point in plan.points}
+    names = {point.number: f"point{point.number}.html" for point in plan.points if point.step is not None}
     return {number: f"{folder.name}/{name}" for number, name in names.items() if (folder / name).is_file()}
 
 

@@ -19,6 +19,9 @@ from hloinspect.config import find_table
 from hloinspect.errors import CompileError, UsageError
 
 POLICY, FLAGS, TARGET = "policy", "flags", "target"
+MAXTEXT_POLICY = "remat_policy"
+MAXTEXT_FATES = ("remat", "device", "offload")
+"""What MaxText's keys of single tensors say."""
 INPUT = "input"
 """What varies where the inputs are modules."""
 
@@ -39,6 +42,7 @@ KNOWN_FLAGS: Mapping[str, tuple[str, ...]] = {
         "xla_gpu_enable_analytical_sol_latency_estimator=false",
     ),
     "cublas": ("xla_gpu_enable_triton_gemm=false",),
+    "no-xla-remat": ("xla_disable_hlo_passes=rematerialization",),
     "kernel-slices": ("xla_disable_hlo_passes=dynamic-slice-annotator",),
     "o1": ("optimization_level=O1",),
 }
@@ -80,6 +84,22 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
         if points > _MOST_POINTS:
             raise UsageError(f"--vary {name}: more than {_MOST_POINTS:,} points")
     return axes
+
+
+def policy_label(settings: Mapping[str, str]) -> str:
+    """What a point's settings say of policies: the policy itself, and MaxText's keys of one; empty where they say
+    nothing."""
+    return " ".join(
+        value if name == POLICY else f"{name}={value}"
+        for name, value in settings.items()
+        if name in (POLICY, MAXTEXT_POLICY) or value in MAXTEXT_FATES
+    )
+
+
+def without_policy(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The settings that say what a step computes, and not how: all but policies, flags and inputs."""
+    how = (POLICY, MAXTEXT_POLICY, FLAGS, INPUT)
+    return tuple(item for item in settings.items() if item[0] not in how and item[1] not in MAXTEXT_FATES)
 
 
 def literal(text: str) -> Value:

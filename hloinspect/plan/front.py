@@ -10,12 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET
+from hloinspect.plan.axes import TARGET, policy_label, without_policy
 from hloinspect.plan.model import Largest, Point
 from hloinspect.units import bytes_text, time_text
-
-_NOT_THE_PROBLEM = (POLICY, FLAGS, INPUT)
-"""Settings that change how a step is computed, and not what."""
 
 TELLING = 0.01
 """Points whose speeds differ by less in a scenario are taken to be equally fast in it."""
@@ -79,12 +76,12 @@ def with_recomputation(points: Sequence[Point]) -> tuple[Point, ...]:
     least: dict[tuple[tuple[str, str], ...], float] = {}
     for point in points:
         if point.flops is not None:
-            problem = _without(point.settings, _NOT_THE_PROBLEM)
+            problem = without_policy(point.settings)
             least[problem] = min(point.flops, least.get(problem, point.flops))
     seen: dict[tuple[object, ...], int] = {}
     found = []
     for point in points:
-        more = None if point.flops is None else point.flops - least[_without(point.settings, _NOT_THE_PROBLEM)]
+        more = None if point.flops is None else point.flops - least[without_policy(point.settings)]
         memory = point.memory
         twin = None
         if point.schedule_hash and memory is not None and point.step is not None:
@@ -94,22 +91,19 @@ def with_recomputation(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(found)
 
 
-def _without(settings: Mapping[str, str], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in settings.items() if name not in names)
-
-
 def largest(points: Sequence[Point], axes: Mapping[str, Sequence[str]], axis: str | None) -> tuple[Largest, ...]:
-    """For each policy (and target) the largest value of an axis of numbers at which some point fits."""
+    """For each policy (and target) the largest value of an axis of numbers at which some point fits, and the largest
+    that was tried with it: a search does not try all with all."""
     if axis is None or axis not in axes or not all(axis in point.settings for point in points):
         return ()
     by_policy: dict[str, list[Point]] = defaultdict(list)
     for point in points:
-        label = point.settings.get(POLICY, "as it is")
+        label = policy_label(point.settings) or "as it is"
         target = point.settings.get(TARGET)
         by_policy[f"{label} on {target}" if target else label].append(point)
     found = []
-    tried = max(axes[axis], key=float)
     for policy, its in by_policy.items():
+        tried = max((point.settings[axis] for point in its), key=float)
         good = [point for point in its if point.is_good and point.fits]
         top = max(good, key=lambda point: (float(point.settings[axis]), point.speed), default=None)
         found.append(Largest(policy, axis, top.settings[axis] if top else None, top.number if top else None, tried))

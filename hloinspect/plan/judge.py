@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hloinspect.api import Inspection, inspect
+from hloinspect.api import Inspection, Reading, judge_reading, predict_reading, read_input
 from hloinspect.compile.result import (
     NOTE_HOST_ARGUMENTS_GONE,
     NOTE_NO_AUTOTUNING,
     NOTE_OFFLOAD_GONE,
     CompileResult,
 )
-from hloinspect.errors import HloInspectError
-from hloinspect.hardware.target import Target
+from hloinspect.errors import HloInspectError, InputError
+from hloinspect.hardware import Target, with_link
+from hloinspect.offload.transfers import Offload
 from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.units import bytes_text
+from hloinspect.verdict import UNKNOWN
 
 _MS = 1e9  # picoseconds
 _WRONG, *_GONE = "HLO301", "HLO302", "HLO304", "HLO309"
 _RULES = Choice(select=(_WRONG, *_GONE))
 """Bytes of another place than the program says, and offload that is asked for and is not there."""
+_AGAIN = re.compile(r"\.remat\d*(\.|$)")
 _LOST = (NOTE_OFFLOAD_GONE, NOTE_HOST_ARGUMENTS_GONE)
 
 
@@ -43,31 +47,124 @@ class Yardstick:
     tokens: float | None = None
 
 
-def judge_compiled(
-    number: int, settings: Mapping[str, str], result: CompileResult, target: Target, yardstick: Yardstick
-) -> Point:
-    """The point of a compilation. A module that cannot be judged is a point with its error."""
-    manifest = result.manifest
-    point = judge_module(number, settings, str(result.directory), target, yardstick)
-    lost = [note for note in manifest.notes if note.startswith(_LOST)]
-    samples, tokens = _samples(settings, yardstick), yardstick.tokens
-    if manifest.settings.get("library") == "MaxText":
-        samples, tokens = _maxtext_samples(manifest.settings, manifest.devices, yardstick)
-    return replace(
-        _with_samples(point, samples, tokens),
-        offload_lost=lost[0] if lost else point.offload_lost,
-        compile_s=manifest.seconds.get("compile"),
-        from_cache=manifest.cached,
-        notes=tuple(note for note in manifest.notes if note not in lost and note != NOTE_NO_AUTOTUNING),
-    )
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Another link or another target to judge every point for, from the module that it has. ``target`` is None for the
+    point's own, ``link`` for the target's own."""
+
+    label: str
+    target: Target | None = None
+    link: str | None = None
 
 
-def judge_module(number: int, settings: Mapping[str, str], source: str, target: Target, yardstick: Yardstick) -> Point:
-    """The point of a module that is compiled already: a file, a dump, or a directory of ``hloinspect compile``."""
+@dataclass
+class Judge:
+    """Judges modules, each of which is read once: as planned, as it would do elsewhere, and for its page.
+
+    What it finds under ``what_ifs`` is in ``elsewhere``, in the order in which points are judged. ``pages`` is the
+    folder that gets the whole report of each point as ``pointN.html``.
+    """
+
+    yardstick: Yardstick
+    what_ifs: tuple[WhatIf, ...] = ()
+    pages: Path | None = None
+    elsewhere: list[Elsewhere] = field(default_factory=list)
+
+    def compiled(self, number: int, settings: Mapping[str, str], result: CompileResult, target: Target) -> Point:
+        """The point of a compilation. A module that cannot be judged is a point with its error."""
+        manifest, yardstick = result.manifest, self.yardstick
+        try:
+            reading = read_input(str(result.directory))
+        except HloInspectError as error:
+            return self._without_answer(number, settings, target, error)
+        name = " ".join([manifest.step, *(f"{name}={value}" for name, value in settings.items())])
+        point = self.module(number, settings, reading, target, name)
+        lost = [note for note in manifest.notes if note.startswith(_LOST)]
+        samples, tokens = _samples(settings, yardstick), yardstick.tokens
+        if manifest.settings.get("library") == "MaxText":
+            samples, tokens = _maxtext_samples(manifest.settings, manifest.devices, yardstick)
+        return replace(
+            _with_samples(point, samples, tokens),
+            offload_lost=lost[0] if lost else point.offload_lost,
+            compile_s=manifest.seconds.get("compile"),
+            from_cache=manifest.cached,
+            notes=(*point.notes, *(note for note in manifest.notes if note not in lost and note != NOTE_NO_AUTOTUNING)),
+        )
+
+    def module(
+        self, number: int, settings: Mapping[str, str], reading: Reading, target: Target, name: str | None = None
+    ) -> Point:
+        """The point of a module that is compiled already: a file, a dump, or a directory of ``hloinspect compile``.
+        ``name`` is what its page is called instead of its path. Raises InputError where that cannot be written."""
+        try:
+            found = self._inspection(reading, target)
+            point = _point(number, settings, found, target, self.yardstick)
+            if point.step is not None:
+                self.elsewhere += [self._elsewhere(point, reading, found, target, what) for what in self.what_ifs]
+        except HloInspectError as error:
+            return self._without_answer(number, settings, target, error)
+        if self.pages is not None and point.step is not None:
+            named = replace(found.report.input, path=name or found.report.input.path)
+            page = replace(found, report=replace(found.report, input=named))
+            write_page(self.pages / f"point{number}.html", page)
+        return point
+
+    def _without_answer(
+        self, number: int, settings: Mapping[str, str], target: Target, error: HloInspectError
+    ) -> Point:
+        return Point(number, dict(settings), target.name, self.yardstick.devices or 1, error=str(error))
+
+    def _inspection(self, reading: Reading, target: Target) -> Inspection:
+        """With the rules on what makes a point no good; a page has them all. Memory is estimated where XLA did not say
+        it, and for a page, which shows more of it."""
+        link = self.yardstick.link
+        return judge_reading(
+            reading,
+            with_link(target, link) if link else target,
+            devices=self.yardstick.devices,
+            topology=self.yardstick.topology,
+            rules=_RULES if self.pages is None else None,
+            memory=self.pages is not None or not reading.has_memory,
+        )
+
+    def _elsewhere(self, point: Point, reading: Reading, found: Inspection, own: Target, what: WhatIf) -> Elsewhere:
+        target = what.target or own
+        link = what.link or self.yardstick.link
+        stand_in = None if target.name == own.name else own.name
+        try:
+            prediction = predict_reading(
+                reading,
+                with_link(target, link) if link else target,
+                devices=self.yardstick.devices,
+                topology=self.yardstick.topology,
+            )
+        except HloInspectError:  # such as a topology that the other target cannot have
+            return Elsewhere(point.number, what.label, None, None, stand_in, {}, {})
+        there = prediction.transfers if prediction is not None else {}
+        verdicts = {t.id: there[t.id].verdict if t.id in there else UNKNOWN for t in reading.offload.transfers}
+        return Elsewhere(
+            point=point.number,
+            label=what.label,
+            step=step_time(prediction),
+            fits=_fit(_memory(found.report, target, self.yardstick))[0],
+            stand_in=stand_in,
+            verdicts=verdicts,
+            waits_ms={number: transfer.times.wait_ps / _MS for number, transfer in there.items()},
+        )
+
+
+def write_page(file: Path, found: Inspection) -> None:
+    """The page of ``hloinspect report``. Raises InputError where it cannot be written."""
+    from hloinspect.report.html import html_page
+
     try:
-        found = inspect_source(source, target, yardstick)
-    except HloInspectError as error:
-        return Point(number, dict(settings), target.name, yardstick.devices or 1, error=str(error))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(html_page(found), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{file.parent} cannot be written to: {error.strerror or error}") from None
+
+
+def _point(number: int, settings: Mapping[str, str], found: Inspection, target: Target, yardstick: Yardstick) -> Point:
     report = found.report
     memory = _memory(report, target, yardstick)
     fits, obstacle = _fit(memory)
@@ -93,50 +190,33 @@ def judge_module(number: int, settings: Mapping[str, str], source: str, target: 
         schedule_hash=report.module.schedule_hash,
         limits=report.limits,
         unknown=tuple(unknown.reason for unknown in report.unknown),
-        directory=source,
+        directory=report.input.path,
+        notes=_computed_again(found.offload),
     )
     return _with_samples(point, _samples(settings, yardstick), yardstick.tokens)
+
+
+def _computed_again(offload: Offload) -> tuple[str, ...]:
+    """A note where XLA computes anything again by itself: it names such an instruction after the one that it repeats
+    (``.remat``; hlo_rematerialization.cc)."""
+    sizes = {
+        instruction.name: instruction.shape.element_count
+        for computation in offload.program.computations()
+        for instruction in map(computation.instruction, computation.mentioning(".remat"))
+        if _AGAIN.search(instruction.name)
+    }
+    if not sizes:
+        return ()
+    what = "an instruction" if len(sizes) == 1 else f"{len(sizes)} instructions"
+    remedy = "" if offload.program.module.platform == "tpu" else "; flags=no-xla-remat keeps it from that"
+    largest = max(sizes, key=lambda name: sizes[name])
+    return (f"to save memory XLA computes {what} again by itself, the largest {largest}{remedy}",)
 
 
 def _finding(report: Report, codes: Sequence[str]) -> str | None:
     """The message of the first of these findings that is an error."""
     found = (f"{finding.message} ({finding.code})" for finding in report.findings if finding.code in codes)
     return next(found, None)
-
-
-def inspect_source(source: str, target: Target, yardstick: Yardstick, link: str | None = None) -> Inspection:
-    """The inspection of a module for a target, with the rules on what makes a point no good; memory is estimated
-    where XLA did not say it."""
-    return inspect(
-        source,
-        target=target,
-        link=link or yardstick.link,
-        devices=yardstick.devices,
-        topology=yardstick.topology,
-        rules=_RULES,
-        memory=not Path(source).is_dir(),
-    )
-
-
-def judge_elsewhere(
-    point: Point, source: str, target: Target, yardstick: Yardstick, label: str, link: str | None
-) -> Elsewhere:
-    """A point under another link or on another target, from the module that it has."""
-    stand_in = None if target.name == point.target else point.target
-    try:
-        found = inspect_source(source, target, yardstick, link)
-    except HloInspectError:
-        return Elsewhere(point.number, label, None, None, stand_in, {}, {})
-    transfers = found.report.transfers
-    return Elsewhere(
-        point=point.number,
-        label=label,
-        step=step_time(found.prediction),
-        fits=_fit(_memory(found.report, target, yardstick))[0],
-        stand_in=stand_in,
-        verdicts={transfer.id: transfer.verdict for transfer in transfers},
-        waits_ms={transfer.id: transfer.predicted.wait_ms for transfer in transfers if transfer.predicted},
-    )
 
 
 def step_time(prediction: Prediction | None) -> StepTime | None:
@@ -173,12 +253,13 @@ def _line(transfer: TransferInfo) -> TransferLine:
 
 
 def _memory(report: Report, target: Target, yardstick: Yardstick) -> MemoryUse:
+    """What a step needs, against what a target has: the report's or another."""
     memory, host = report.memory, host_memory_of(report, target)
-    limit = memory.device_limit_bytes
+    limit = int(target.hbm_bytes.value)
     return MemoryUse(
         device_bytes=memory.device_bytes,
-        device_limit_bytes=None if limit is None else int(limit * yardstick.memory_share),
-        scheduler_limit_bytes=None if limit is None else int(limit * SCHEDULER_SHARE),
+        device_limit_bytes=int(limit * yardstick.memory_share),
+        scheduler_limit_bytes=int(limit * SCHEDULER_SHARE),
         host_bytes=host.bytes,
         host_limit_bytes=host.limit_bytes,
         host_devices=host.devices,

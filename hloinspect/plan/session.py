@@ -11,9 +11,9 @@ from pathlib import Path
 from hloinspect.compile.topology import choose_topology
 from hloinspect.hardware.target import Target
 from hloinspect.plan.axes import POLICY, TARGET
-from hloinspect.plan.judge import Yardstick, judge_compiled
+from hloinspect.plan.judge import Judge
 from hloinspect.plan.model import Point
-from hloinspect.plan.policy import Policy
+from hloinspect.plan.policy import OWN, Policy
 from hloinspect.plan.run import Outcome, Room, remaining_text, run
 from hloinspect.plan.work import Settings, Subject, Work, works_of
 
@@ -24,12 +24,12 @@ Progress = Callable[[str], None]
 class Session:
     """``points`` are numbered from 1 in the order in which they were asked for. ``policies`` maps what stands in a
     setting to what it means. ``names`` are the checkpoint names of the step, ``offloaded`` those whose values each
-    point sends to the host, ``own`` the policy of the step itself where it is one of names. ``directories`` has what
-    compiling wrote, by point, while the session lasts."""
+    point sends to the host, ``own`` the policy of the step itself where it is one of names. ``made`` are the policies
+    that a step has made of names where it was given none, by what stands in a setting; None where points differ."""
 
     subject: Subject
     targets: Mapping[str, Target]
-    yardstick: Yardstick
+    judge: Judge
     folder: Path
     room: Room
     cache: Path | None
@@ -39,6 +39,7 @@ class Session:
     names: tuple[str, ...] = ()
     offloaded: dict[int, tuple[str, ...]] = field(default_factory=dict)
     own: Policy | None = None
+    made: dict[str, Policy | None] = field(default_factory=dict)
     deadline: float | None = None
     scheduler: str | None = None
     _numbers: dict[tuple[tuple[str, str], ...], int] = field(default_factory=dict)
@@ -104,14 +105,18 @@ class Session:
         """A compilation as a point; one that failed is a point with its error."""
         work, cell, compiled = outcome.work, outcome.cell, outcome.compiled
         self.names = self.names or compiled.names
-        if self.own is None and compiled.policy is not None and self.policy_of(cell.settings).is_own:
-            self.own = Policy(*compiled.policy)
+        if compiled.policy is not None:
+            made, text = Policy(*compiled.policy), cell.settings.get(POLICY, OWN)
+            if self.made.setdefault(text, made) != made:
+                self.made[text] = None
+            if self.own is None and self.policy_of(cell.settings).is_own:
+                self.own = made
         if compiled.result is None:
             layout = choose_topology(work.target, work.devices, work.topology)
             return Point(cell.number, dict(cell.settings), work.target.name, layout.devices, error=compiled.error)
         names = dict.fromkeys(name.name for name in compiled.result.manifest.offload_names)
         self.offloaded[cell.number] = tuple(names)
-        return judge_compiled(cell.number, cell.settings, compiled.result, work.target, self.yardstick)
+        return self.judge.compiled(cell.number, cell.settings, compiled.result, work.target)
 
     def setting_of(self, policy: Policy) -> str:
         """What stands for a policy in a setting; the policy is noted."""
@@ -121,7 +126,17 @@ class Session:
         self.policies[policy.text()] = policy
         return policy.text()
 
+    def code_of(self, text: str) -> str:
+        """What stands for a policy in a setting, as code: by its names where the step has made it of names."""
+        policy, made = self.policies[text], self.made.get(text)
+        if made is None:
+            return policy.code()
+        return f"{policy.code()}, which is {made.code()}" if policy.is_own else made.code()
+
     def policy_of(self, settings: Settings) -> Policy:
-        """The policy of a point: the step's own where nothing was said, by its names where they are known."""
-        found = self.policies.get(settings.get(POLICY, ""), Policy(is_own=True))
+        """The policy of a point, by its names where they are known: the step's own where nothing was said."""
+        text = settings.get(POLICY, "")
+        found = self.policies.get(text, Policy(is_own=True))
+        if found.everything:
+            return self.made.get(text) or found
         return self.own if found == Policy(is_own=True) and self.own is not None else found

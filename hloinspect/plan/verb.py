@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hloinspect import __version__
+from hloinspect.api import read_input
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, InputError, UsageError
 from hloinspect.given import Production
-from hloinspect.hardware import Target, load_target, with_link
+from hloinspect.hardware import Target, load_target, target_limits, with_link
 from hloinspect.inputs import STEP, classify
 from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET, Names, flags_of, load_names, parse_axes
 from hloinspect.plan.front import best, front, largest, not_told_apart, why_best, with_recomputation
-from hloinspect.plan.judge import Yardstick, judge_elsewhere, judge_module
-from hloinspect.plan.model import SCHEMA, Elsewhere, Plan, Point, TensorLine
+from hloinspect.plan.judge import Judge, WhatIf, Yardstick
+from hloinspect.plan.model import SCHEMA, Plan, Point, TensorLine
 from hloinspect.plan.policy import read_policies
 from hloinspect.plan.run import room_for
 from hloinspect.plan.search import search
@@ -90,7 +91,7 @@ def make_plan(wishes: Wishes, on_progress: Progress | None = None) -> Plan:
         session = Session(
             subject=subject_of(wishes, targets, names),
             targets=targets,
-            yardstick=wishes.yardstick(),
+            judge=judge_for(wishes),
             folder=wishes.keep or Path(scratch),
             room=room_for(wishes.jobs),
             cache=wishes.cache,
@@ -132,47 +133,34 @@ def _carried_out(
             if name != TARGET:
                 every[name] = tuple(dict.fromkeys((*every.get(name, ()), value)))
     plan = put_together(wishes, every, session.targets, session.points, time.monotonic() - started)
-    write_pages(plan, session.targets, wishes)
     return replace(
         plan,
-        elsewhere=_elsewhere(wishes, plan, session.targets),
+        elsewhere=tuple(sorted(session.judge.elsewhere, key=lambda one: one.point)),
         tensors=tensors,
         tensors_of=tensors_of if tensors else None,
         search=found,
-        policies={text: code_of_text(session, text) for text in every.get(POLICY, ())},
+        policies={text: session.code_of(text) for text in every.get(POLICY, ())},
         flags={text: " ".join(flags_of(text, session.subject.names)) for text in every.get(FLAGS, ())},
     )
 
 
-def write_pages(plan: Plan, targets: Mapping[str, Target], wishes: Wishes) -> None:
-    """The whole report of each point (``hloinspect report``) as ``pointN.html`` in the folder of pages, if there is to
-    be one. Raises InputError where it cannot be written."""
-    if wishes.pages is None:
-        return
-    from hloinspect.api import inspect
-    from hloinspect.report.html import html_page
-
-    own = {target.name: target for target in targets.values()}
-    try:
-        wishes.pages.mkdir(parents=True, exist_ok=True)
-        for point in plan.points:
-            if point.step is None or point.directory is None or point.same_as is not None:
-                continue
-            found = inspect(
-                point.directory,
-                target=own[point.target],
-                link=wishes.yardstick().link,
-                devices=wishes.devices,
-                topology=wishes.topology,
-            )
-            (wishes.pages / f"point{point.number}.html").write_text(html_page(found), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{wishes.pages} cannot be written to: {error.strerror or error}") from None
-
-
-def code_of_text(session: Session, text: str) -> str:
-    """What a policy in a setting stands for, as code."""
-    return session.policies[text].code()
+def judge_for(wishes: Wishes) -> Judge:
+    """Judges points as planned, and under the other links and on the other targets that were asked for. Raises
+    InputError where the folder of pages cannot be made: before anything is compiled."""
+    links = wishes.links if len(wishes.links) > 1 else ()
+    if wishes.pages is not None:
+        try:
+            wishes.pages.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{wishes.pages} cannot be written to: {error.strerror or error}") from None
+    return Judge(
+        yardstick=wishes.yardstick(),
+        what_ifs=(
+            *(WhatIf(link, link=link) for link in links),
+            *(WhatIf(name, target=load_target(name)) for name in dict.fromkeys(wishes.also)),
+        ),
+        pages=wishes.pages,
+    )
 
 
 def _is_step(wishes: Wishes) -> bool:
@@ -236,7 +224,7 @@ def put_together(
     all_axes = {name: tuple(values) for name, values in axes.items()}
     if len(targets) > 1:
         all_axes[TARGET] = tuple(targets)
-    axis = wishes.samples_axis or "batch"
+    axis = wishes.samples_axis or ("per_device_batch_size" if wishes.maxtext else "batch")
     return Plan(
         schema=SCHEMA,
         hloinspect=__version__,
@@ -252,8 +240,16 @@ def put_together(
         largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
         seconds=round(seconds, 1),
         compiled=sum(point.compile_s is not None and not point.from_cache for point in points),
-        limits=tuple(dict.fromkeys(limit for point in points for limit in point.limits)),
+        limits=_limits(points, wishes),
     )
+
+
+def _limits(points: Sequence[Point], wishes: Wishes) -> tuple[str, ...]:
+    """Those of the points' reports, and of the targets that they are judged for without being compiled again."""
+    found = [limit for point in points for limit in point.limits]
+    for name in wishes.also if points else ():
+        found += target_limits(load_target(name), points[0].target)
+    return tuple(dict.fromkeys(found))
 
 
 def _numbers(values: Sequence[str]) -> bool:
@@ -261,22 +257,6 @@ def _numbers(values: Sequence[str]) -> bool:
         return bool([float(value) for value in values])
     except ValueError:
         return False
-
-
-def _elsewhere(wishes: Wishes, plan: Plan, targets: Mapping[str, Target]) -> tuple[Elsewhere, ...]:
-    """Every point under the other links and on the other targets that were asked for."""
-    found = []
-    own = {target.name: target for target in targets.values()}
-    others = {name: load_target(name) for name in wishes.also}
-    for point in plan.points:
-        if point.step is None or point.directory is None:
-            continue
-        yardstick = wishes.yardstick()
-        for link in wishes.links if len(wishes.links) > 1 else ():
-            found.append(judge_elsewhere(point, point.directory, own[point.target], yardstick, link, link))
-        for label, target in others.items():
-            found.append(judge_elsewhere(point, point.directory, target, yardstick, label, None))
-    return tuple(found)
 
 
 def _without_scratch(plan: Plan, keep: Path | None) -> Plan:
@@ -297,21 +277,21 @@ def _plan_of_modules(wishes: Wishes, targets: Mapping[str, Target], started: flo
         raise UsageError(
             "--vary, --point, --search, --xla-flag, --scheduler and --keep are for a step; these inputs are compiled"
         )
-    yardstick = wishes.yardstick()
     labelled = [_labelled(source) for source in wishes.sources]
     labels = [label for label, _ in labelled]
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise UsageError(f"two inputs are called {min(twice)}: write LABEL=PATH")
+    judge = judge_for(wishes)
     points: list[Point] = []
     for label, path in labelled:
+        reading = read_input(path)
         for name, target in targets.items():
             settings = {INPUT: label, **({TARGET: name} if len(targets) > 1 else {})}
-            points.append(judge_module(len(points) + 1, settings, path, target, yardstick))
-    if errors := [point.error for point in points if point.error]:
-        raise UsageError(errors[0])
+            points.append(judge.module(len(points) + 1, settings, reading, target))
+            if error := points[-1].error:
+                raise UsageError(error)
     plan = put_together(wishes, {INPUT: labels}, targets, points, time.monotonic() - started)
-    write_pages(plan, targets, wishes)
-    return replace(plan, elsewhere=_elsewhere(wishes, plan, targets))
+    return replace(plan, elsewhere=tuple(judge.elsewhere))
 
 
 def _labelled(source: str) -> tuple[str, str]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hloinspect.plan.axes import policy_label
 from hloinspect.plan.model import Plan, Point
 from hloinspect.report.html.elements import element, text
 
@@ -131,4 +132,4 @@ def legend(groups: Sequence[str]) -> str:
 
 def group_of(point: Point) -> str:
     """What a mark's shape and colour stand for: the policy, or the input."""
-    return point.settings.get("policy") or point.settings.get("input") or "the step as it is"
+    return policy_label(point.settings) or point.settings.get("input") or "the step as it is"

@@ -221,8 +221,9 @@ def _largest(plan: Plan, width: int) -> list[str]:
 
 
 def _meanings(plan: Plan, width: int) -> list[str]:
+    """What names stand for; of a search, which tries many policies, the one that it ends with is told with it."""
     lines = []
-    for text, code in plan.policies.items():
+    for text, code in plan.policies.items() if plan.search is None else ():
         lines += _wrapped(f"policy {clean(text)}: {clean(code)}", width)
     for text, flags in plan.flags.items():
         lines += _wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width)
