@@ -136,7 +136,7 @@ def test_the_example_target_files_in_the_docs_are_valid(tmp_path: Path):
     from hloinspect.hardware import load_target
 
     text = (ROOT / "docs" / "targets.md").read_text()
-    fragment, example = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    fragment, example, differing = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     path = tmp_path / "example.toml"
     path.write_text(f'base = "h100"\n{fragment}')
     link = load_target(str(path)).link
@@ -147,3 +147,6 @@ def test_the_example_target_files_in_the_docs_are_valid(tmp_path: Path):
     assert target.name == "our-gb200"
     assert target.link is not None
     assert target.link.d2h_bytes_per_s.source == "nvbandwidth on our cluster, all GPUs copying"
+    path.write_text(f'base = "gb300"\n{differing}')
+    peak = load_target(str(path)).peak_flops["bf16"]
+    assert (peak.low, peak.value, peak.high, peak.announced) == (4e15, 4e15, 8.75e15, True)

@@ -109,6 +109,7 @@ def compile_job(job: Job) -> None:
     job.say("importing jax")
     with job.timed("import"):
         jax = _import_jax(job.request["platform"])
+        job.cuda = _cuda(job)
         devices = _target_devices(job)
     _keep_jaxprs(job)
     _keep_policy_names(job)
@@ -238,6 +239,15 @@ def _import_jax(platform: str) -> Any:
     return jax
 
 
+def _cuda(job: Job) -> Path | None:
+    if job.request["platform"] != "gpu":
+        return None
+    try:
+        return toolkit.find(job.request["compiler_options"].get(toolkit.OPTION), toolkit.jaxs_folder())
+    except toolkit.ToolkitError as error:
+        raise ChildError(str(error)) from error
+
+
 def _target_devices(job: Job) -> list[Any]:
     from hloinspect.compile import devices as target_devices
     from hloinspect.compile import entry_layouts, kernels
@@ -248,10 +258,6 @@ def _target_devices(job: Job) -> list[Any]:
         raise ChildError(str(error)) from error
     target_devices.become_target(devices, job.request["platform"])
     if job.request["platform"] == "gpu":
-        try:
-            job.cuda = toolkit.find(job.request["compiler_options"].get(toolkit.OPTION), toolkit.jaxs_folder())
-        except toolkit.ToolkitError as error:
-            raise ChildError(str(error)) from error
         kernels.lower_for(devices[0], job.note)
         entry_layouts.keep_memory_kinds()
     return devices
