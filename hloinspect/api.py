@@ -6,7 +6,7 @@ What only some inputs need is imported where it is used: looking at one small mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -295,9 +295,10 @@ def digest_of(path: Path) -> str | None:
 
 
 def _compiled(found: Input, result: CompileResult) -> _Loaded:
-    from hloinspect.program import limits_of, program_of
+    from hloinspect.program import assigned_bytes, assigned_on_device, limits_of, program_of
 
     manifest = result.manifest
+    device_bytes, about_memory = assigned_on_device(manifest)
     return _Loaded(
         info=InputInfo(found.text, found.kind, manifest.module_sha256),
         module=load_module(result.module_proto),
@@ -307,21 +308,14 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         names=tuple(
             OffloadedName(n.name, hlo_dtype(n.dtype), n.shape, n.line, n.column) for n in manifest.offload_names
         ),
-        device_bytes=_assigned(manifest.memory, ""),
-        host_bytes=_assigned(manifest.memory, "host_"),
-        limits=limits_of(manifest),
+        device_bytes=device_bytes,
+        host_bytes=assigned_bytes(manifest.memory, "host_"),
+        limits=(*limits_of(manifest), *about_memory),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
         asked=_asked(result.stablehlo, _unmatched(manifest.notes)),
         asked_of=AskedOf(manifest=manifest.asked, stablehlo=result.stablehlo, flags=manifest.xla_flags),
         platform=manifest.platform,
     )
-
-
-def _assigned(memory: Mapping[str, int], prefix: str) -> int:
-    """Arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak counts host memory
-    and is not used)."""
-    sizes = [memory.get(f"{prefix}{part}_size_in_bytes", 0) for part in ("argument", "temp", "output")]
-    return sum(sizes) - memory.get(f"{prefix}alias_size_in_bytes", 0)
 
 
 def _dumped(found: Input, wanted: str | None) -> _Loaded:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hloinspect.compile.result import Manifest
+from hloinspect.errors import TargetError
+from hloinspect.hardware import load_target
 from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo
+from hloinspect.units import bytes_text
 
 LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
 
@@ -47,3 +52,28 @@ def limits_of(manifest: Manifest) -> tuple[str, ...]:
     if run is not None and (unknown := [name for name, reason in run.left_out if reason.startswith("this XLA")]):
         limits.append(f"flags of {run.path} that this XLA refuses were left out: {', '.join(unknown)}")
     return tuple(limits)
+
+
+def assigned_on_device(manifest: Manifest) -> tuple[int | None, tuple[str, ...]]:
+    """Bytes of device memory by the compiler's figures, and what to say of them. None where they cannot be right:
+    libtpu refuses a step that does not fit, and for large ones its figures add up to more than the chip has."""
+    size = assigned_bytes(manifest.memory, "")
+    if manifest.platform != "tpu":
+        return size, ()
+    try:
+        most = load_target(manifest.target).hbm_bytes.value
+    except TargetError:  # a target of a file that is not at hand
+        return size, ()
+    if size <= most:
+        return size, ()
+    return None, (
+        f"libtpu's figures of device memory add up to {bytes_text(size)}, more than a {manifest.target} has, although "
+        "libtpu accepted the step: device memory is estimated from the schedule instead",
+    )
+
+
+def assigned_bytes(memory: Mapping[str, int], prefix: str) -> int:
+    """Arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak counts host memory
+    and is not used)."""
+    sizes = [memory.get(f"{prefix}{part}_size_in_bytes", 0) for part in ("argument", "temp", "output")]
+    return sum(sizes) - memory.get(f"{prefix}alias_size_in_bytes", 0)

@@ -13,6 +13,7 @@ from hloinspect.compile import Manifest, OffloadName, load_result
 from hloinspect.compile.launch import publish, staging_in
 from hloinspect.compile.result import SCHEMA
 from hloinspect.errors import InputError
+from hloinspect.program import assigned_on_device
 
 TEXT = "HloModule m, is_scheduled=true\n"
 MANIFEST = Manifest(
@@ -120,3 +121,19 @@ def test_an_earlier_result_is_replaced_whole(tmp_path: Path) -> None:
         publish(staging, out)
     assert load_result(out).thunk_sequence is None
     assert not list(out.glob(".hloinspect-*"))
+
+
+def test_figures_of_libtpu_that_cannot_be_right_are_not_taken() -> None:
+    memory = {"argument_size_in_bytes": 3 << 30, "temp_size_in_bytes": 15 << 30}
+    tpu = dataclasses.replace(MANIFEST, target="v5e", platform="tpu", memory=memory)
+    size, limits = assigned_on_device(tpu)
+    assert size is None
+    assert "add up to 18 GiB, more than a v5e has" in limits[0]
+    assert assigned_on_device(dataclasses.replace(tpu, target="v5p")) == (18 << 30, ())
+    assert assigned_on_device(dataclasses.replace(tpu, target="our own TPU")) == (18 << 30, ())
+    assert assigned_on_device(
+        dataclasses.replace(tpu, target="h100", platform="gpu", memory={"temp_size_in_bytes": 90 << 30})
+    ) == (
+        90 << 30,
+        (),
+    )

@@ -136,7 +136,7 @@ def _request(case: Case, folder: Path) -> dict[str, object]:
         "devices": layout.devices,
         "topology": layout.name,
         "xla_flags": list(case.flags),
-        # As a machine with a device prints them: that a text would show a slice's marker is known by what autotuning writes.
+        # As a machine with a device prints them: what autotuning writes tells that a text would show a slice's marker.
         "compiler_options": compiler_options(case.flags) | {"xla_gpu_autotune_level": "4"},
         "notes": [],
         "out": str(folder / case.name),
