@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hloinspect.audit import AskedOf, audited
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
-from hloinspect.hardware import Target, load_target, target_limits, target_of_device, with_link
+from hloinspect.hardware import Target, domain_of, load_target, target_limits, target_of_device, with_link
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
@@ -415,15 +415,6 @@ def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[s
         return with_thunks(offload, parse_thunks(side_text(sequence), named)), ()
     except HloParseError as error:
         return offload, (f"{sequence.name} was not used: {error}",)
-
-
-def domain_of(target: Target, topology: str | None) -> int:
-    """Devices in one domain of the interconnect: hosts x devices of a GPU's topology ``PxHxD``, else the target's own
-    figure. A TPU's ``2x2x4`` is the shape of one slice."""
-    parts = (topology or "").lower().split("x")
-    if target.platform == "gpu" and len(parts) == 3 and all(part.isdecimal() and 0 < len(part) < 7 for part in parts):
-        return max(1, int(parts[1]) * int(parts[2]))
-    return max(1, target.levels[0].devices) if target.levels else 1
 
 
 def obstacle_to(module: Module, target: Target | None, platform: str = "", touches_host: bool = True) -> Unknown | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ MODULE = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_PARTS = ("module.hlo.txt", "module.hlo.pb")
 _TRACES = (".xplane.pb", ".xplane.pb.gz", ".trace.json", ".trace.json.gz")
 _EXPECTED = (
     "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
@@ -24,8 +27,8 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input: ``kind`` is step, compiled (a directory with a manifest), dump (one of --xla_dump_to), or module (one
-    file, or ``-``)."""
+    """An input: ``kind`` is step, compiled (a directory with a manifest, also where its module is named), dump (one of
+    --xla_dump_to), or module (one file, or ``-``). ``text`` is what the user wrote."""
 
     text: str
     kind: str
@@ -52,10 +55,25 @@ def classify(text: str) -> Input:
     if exists:
         if path.suffix == ".py":
             raise InputError(f"{text} is a Python file: name the function that makes the step, such as {text}:step")
+        if _is_part_of_result(path):
+            return Input(text, COMPILED, path.parent)
         return Input(text, MODULE, path)
     if _FILE_STEP.fullmatch(text) or _MODULE_STEP.fullmatch(text):
         return Input(text, STEP, path)
     raise InputError(f"{text}: no such file; {_EXPECTED}")
+
+
+def _is_part_of_result(path: Path) -> bool:
+    """Whether a module lies in the directory that `hloinspect compile` wrote it to, which knows more than it does: what
+    was asked for, what XLA assigned, by which versions."""
+    if path.name not in _PARTS:
+        return False
+    try:
+        manifest = json.loads((path.parent / "manifest.json").read_bytes())
+        text = (path.parent / "module.hlo.txt").read_bytes()
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("module_sha256") == hashlib.sha256(text).hexdigest()
 
 
 def is_trace(text: str) -> bool:

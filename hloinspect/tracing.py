@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.api import digest_of, domain_of, obstacle_to, prediction_limits
+from hloinspect.api import digest_of, obstacle_to, prediction_limits
 from hloinspect.errors import InputError, UsageError
-from hloinspect.hardware import Target, load_target, target_limits, with_link
+from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
 from hloinspect.measure.join import join_of, module_name
 from hloinspect.measure.measured import Gap, MeasuredFile
 from hloinspect.offload.transfers import Offload

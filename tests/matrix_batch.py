@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from hloinspect.compile import child
+from hloinspect.compile import child, message
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
             child.compile_job(child.Job(request, say=lambda text: None))
         except Exception as error:
             (out / "error.txt").write_text(traceback.format_exc())
-            (out / "message.txt").write_text(child._one_line(error.with_traceback(None)))
+            (out / "message.txt").write_text(message.one_line(error.with_traceback(None)))
     sys.stdout.flush()
     os._exit(0)  # as the child does: compile-only clients have been seen to crash while the interpreter shuts down
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hloinspect.compile import own_options, toolkit
+from hloinspect import inspect
+from hloinspect.compile import compile_step, own_options, toolkit
+from hloinspect.hardware import load_target
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,6 +93,15 @@ def test_no_autotuning_is_asked_for_where_the_module_is_the_same_without() -> No
     assert level({"xla_gpu_load_autotune_results_from": "results.txt"}) is None
 
 
+def test_an_xla_that_no_longer_knows_the_level_is_asked_without_it_unless_the_user_has_set_it() -> None:
+    refusal = RuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_gpu_autotune_level'")
+    options = {"xla_gpu_autotune_level": "0", "xla_dump_to": "dump"}
+    assert own_options.without_refused(options, {}, refusal) == {"xla_dump_to": "dump"}
+    assert own_options.without_refused(options, {"xla_gpu_autotune_level": "0"}, refusal) is None
+    assert own_options.without_refused({"xla_dump_to": "dump"}, {}, refusal) is None
+    assert own_options.without_refused(options, {}, RuntimeError("No such compile option: 'xla_other'")) is None
+
+
 COMPILE = """
 import sys
 from pathlib import Path
@@ -131,3 +142,29 @@ def test_nvidias_packages_are_enough_on_a_machine_without_a_cuda_toolkit(tmp_pat
     release, has_product = done.stdout.split()
     assert release.startswith("1")
     assert has_product == "True"
+
+
+SLICE = """
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+def step():
+    at = NamedSharding(Mesh(jax.devices()[:1], ("d",)), PartitionSpec(), memory_kind="pinned_host")
+    stack = jax.ShapeDtypeStruct((4, 128, 128), jnp.float32, sharding=at)
+    return jax.jit(lambda stack: jnp.tanh(jax.device_put(stack[1], jax.memory.Space.Device))), stack
+"""
+
+
+@pytest.mark.slow
+def test_a_module_is_read_with_the_result_that_it_lies_in(tmp_path: Path) -> None:
+    """Without autotuning the text has no sign that it would show a slice's marker, and this slice has none."""
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("hloinspect[cuda] is not installed")
+    (tmp_path / "slice.py").write_text(SLICE)
+    result = compile_step(f"{tmp_path / 'slice.py'}:step", load_target("gb200"), out=tmp_path / "out")
+    whole = inspect(str(result.directory)).report
+    assert [(each.direction, each.mechanism) for each in whole.transfers] == [("h2d", "kernel")]
+    for part in (result.module_text, result.module_proto):
+        assert inspect(str(part)).report.transfers == whole.transfers
+        assert inspect(str(part)).report.memory == whole.memory
+    result.module_text.write_text(result.module_text.read_text() + "\n")  # somebody's edit: no longer what it was
+    assert inspect(str(result.module_text)).report.program.jax is None

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hloinspect.api import domain_of
-from hloinspect.hardware import load_target
+from hloinspect.hardware import devices_of_host, domain_of, load_target
 from hloinspect.hlo.load import load_module, load_module_bytes
 from hloinspect.hlo.model import ReplicaGroups
 from hloinspect.offload.transfers import find_offload
@@ -197,3 +196,24 @@ def test_the_split_collectives_of_a_real_tpu_step_are_waited_for(corpus: Path) -
 def test_a_tpus_topology_is_the_shape_of_one_slice_and_no_count_of_domains(topology: str | None) -> None:
     assert domain_of(load_target("v5p"), topology) == 8960
     assert domain_of(load_target("gb200"), "4x4x4") == 16
+
+
+@pytest.mark.parametrize(
+    ("target", "topology", "devices"),
+    [
+        ("gb200", "2x16x4", 4),
+        ("h100", "1x1x8", 8),
+        ("gb200", None, 1),
+        ("v5p", "v5p:4x4x4", 4),
+        ("v5e", "2x2", 4),
+        ("v5e", "1x1", 1),
+        ("v5e", None, 1),
+        ("gb200", "axbxc", 1),
+        ("gb200", "2x16x", 1),
+        ("v5e", "0x4", 1),
+    ],
+)
+def test_the_name_of_a_topology_says_how_many_devices_share_a_host(
+    target: str, topology: str | None, devices: int
+) -> None:
+    assert devices_of_host(load_target(target), topology) == devices

@@ -30,12 +30,7 @@ from typing import IO, Any
 
 from hloinspect import __version__
 from hloinspect.compile import cache, clients, flags, own_options, policies, result, step_flags, toolkit, tuned
-
-_LONGEST_MESSAGE = 600
-
-
-class ChildError(Exception):
-    """An error whose text is the one line that the user sees."""
+from hloinspect.compile.message import ChildError, first_line, one_line
 
 
 @dataclass
@@ -78,7 +73,7 @@ def main() -> int:
     try:
         compile_job(job)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        message = _one_line(error)
+        message = one_line(error)
         answer(error=message, detail="".join(traceback.format_exception(error))[-8000:])
     else:
         answer(done=True)
@@ -139,7 +134,7 @@ def _compile_variants(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
         try:
             _compile_lowered(own, jax, lowered, stablehlo)
         except Exception as error:
-            job.tell(variant=number, error=_one_line(error))
+            job.tell(variant=number, error=one_line(error))
         else:
             job.tell(variant=number)
 
@@ -355,7 +350,7 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
         job.asked = audit.asked_of(jaxpr, lowered, job.policy_names)
     except Exception as error:  # names are a help, not the result
         job.notes.append(
-            f"what the step asks of host memory could not be read: {type(error).__name__}: {_first_line(error)}"
+            f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
         )
         return
     if unmatched := job.policy_names.keys() - {entry["name"] for entry in job.offload_names}:
@@ -382,6 +377,7 @@ def _compiled(job: Job, lowered: Any, options: dict[str, Any]) -> Any:
         except Exception as error:
             refused = re.search(r"No such compile option: '(\w+)'", str(error))
             others = flags.renamed(options, refused[1]) if refused else None
+            others = others or own_options.without_refused(options, job.request["compiler_options"], error)
             others = others or tuned.without_flag_of_run(job.request, options, error)
             if others is None and (others := kernels.without_cub(error, options)):
                 job.note(kernels.NOTE_CUB)
@@ -470,50 +466,6 @@ def _note_lost_offload(job: Job, stablehlo: str, text: str) -> None:
         job.notes.append(
             f"{result.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were asked for, the module has {layouts} in host memory"
         )
-
-
-# --- errors ---------------------------------------------------------------------------------------
-
-
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, ChildError | tuned.TunedError):
-        return " ".join(str(error).split())[:_LONGEST_MESSAGE]
-    if isinstance(error, SystemExit):
-        text = f"the step's code called sys.exit({error.code!r})"
-    else:
-        text = f"{type(error).__name__}: {_gist(error)}"
-    where = _user_frame(error) or "; ".join(getattr(error, "users_lines", ()))
-    return " ".join(text.split())[:_LONGEST_MESSAGE] + (f" ({where})" if where else "")
-
-
-def _gist(error: BaseException) -> str:
-    """The first paragraph of an error's text, with the next one where the first only announces it."""
-    if isinstance(error, SyntaxError):
-        return error.msg
-    paragraphs = [part for part in re.split(r"\n\s*\n", str(error)) if part.strip()]
-    announced = bool(paragraphs) and paragraphs[0].rstrip().endswith(":")
-    return "\n\n".join(paragraphs[: 2 if announced else 1])
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _user_frame(error: BaseException) -> str | None:
-    """``file:line, in function`` of the innermost frame that is not ours, a package's or the standard library's."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _is_users(frame.filename):
-            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
-    return None
-
-
-def _is_users(filename: str) -> bool:
-    if filename.startswith("<") or f"{os.sep}site-packages{os.sep}" in filename:
-        return False
-    ours, stdlib = str(Path(__file__).parent), str(Path(os.__file__).parent)
-    return not filename.startswith((ours + os.sep, stdlib + os.sep))
 
 
 if __name__ == "__main__":

@@ -36,3 +36,11 @@ def _without_autotuning(options: Mapping[str, Any], jax_version: str) -> dict[st
     """
     version = tuple(int(part) for part in re.findall(r"\d+", jax_version)[:2])
     return {} if tuned.LOAD in options or version < _SAME_SINCE else {AUTOTUNE_LEVEL: "0"}
+
+
+def without_refused(options: Mapping[str, Any], users: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
+    """``options`` without the one of ours that this XLA does not know; None where the error is about something else."""
+    name = AUTOTUNE_LEVEL
+    if f"No such compile option: '{name}'" not in str(error) or name in users or name not in options:
+        return None
+    return {key: value for key, value in options.items() if key != name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hloinspect.hardware.layout import devices_of_host, domain_of
 from hloinspect.hardware.limits import stand_in_note, target_limits
 from hloinspect.hardware.link import with_link
 from hloinspect.hardware.spec import load_target, target_config_text, target_names, target_of_device
@@ -13,6 +14,8 @@ __all__ = [
     "Level",
     "Range",
     "Target",
+    "devices_of_host",
+    "domain_of",
     "load_target",
     "stand_in_note",
     "target_config_text",

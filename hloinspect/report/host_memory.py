@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from hloinspect.hardware import Target
+from hloinspect.hardware import Target, devices_of_host
 from hloinspect.report.schema import Report
-
-_TPU_HOST = 4
-"""Chips of a host in a slice of several hosts (MaxText's table has 2x2x1 for v5e, v5p and v6e)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +19,8 @@ class HostMemory:
 
 
 def host_memory_of(report: Report, target: Target) -> HostMemory:
-    """What all devices of one host take together: the last figure of a topology ``PxHxD`` says how many those are; of a
-    TPU's slice (``v5p:4x4x4``) it does not."""
-    topology = report.program.topology or "1x1x1"
-    if target.platform == "tpu":
-        chips = math.prod(int(size) for size in topology.rpartition(":")[2].split("x"))
-        devices = min(chips, _TPU_HOST)
-    else:
-        devices = int(topology.rpartition("x")[2])
+    """What all devices of one host take together."""
+    devices = devices_of_host(target, report.program.topology)
     used = report.memory.host_bytes
     limit = None
     if target.link is not None and target.link.host_memory_bytes is not None:
