@@ -17,15 +17,12 @@ from hloinspect.hlo.access import accesses
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
 from hloinspect.predict.convolution import convolution_flops
+from hloinspect.predict.kernels import kernel_flops
 from hloinspect.predict.products import Product, fill
 from hloinspect.predict.scenario import Scenario
 
 TRANSCENDENTAL_OPS = 8
 """Vector operations that one exponential, tanh, logarithm, power or root is taken to cost (an estimate)."""
-
-BACKWARD_ATTENTION_FACTOR = 2.5
-"""FLOPs of flash attention's backward pass over its forward pass: five GEMMs instead of two (Dao, FlashAttention-2,
-2023)."""
 
 MAX_FUSION_NESTING = 8
 
@@ -44,7 +41,6 @@ _ELEMENTWISE = frozenset(
         "or", "xor", "not", "clamp", "convert", "floor", "ceil", "sign", "remainder",
     }
 )  # fmt: skip
-_ATTENTION_FORWARD = "__cudnn$fmha"
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +196,8 @@ def _custom_call(module: Module, computation: Computation, call: Instruction, si
         dtype, product = _gemm_work(module, computation, call)
         flops = product.flops if product else 0.0
         return Cost(flops, dtype, 0.0, size, known=flops > 0, product=product)
-    if target.startswith(_ATTENTION_FORWARD):
-        flops, dtype = _attention_work(module, computation, call)
-        return Cost(flops, dtype, 0.0, size, known=flops > 0)
-    return Cost(bytes=size, known=False)
+    flops, dtype = kernel_flops(module, computation, call)
+    return Cost(flops, dtype, 0.0, size, known=flops > 0)
 
 
 def _gemm_work(module: Module, computation: Computation, call: Instruction) -> tuple[str, Product | None]:
@@ -219,22 +213,3 @@ def _gemm_work(module: Module, computation: Computation, call: Instruction) -> t
         for kind in ("contracting", "batch")
     )
     return lhs.dtype, product_of(result, lhs, contracting, batch)
-
-
-def _attention_work(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:
-    """cuDNN flash attention: two GEMMs over [batch, heads, queries, keys] forward, half of it under a causal mask."""
-    config = call.backend_config.get("cudnn_fmha_backend_config")
-    config = config if isinstance(config, dict) else {}
-    scores = config.get("intermediate_tensor_shape")
-    dims = (
-        [int(dim) for dim in scores.get("dimensions", ()) if str(dim).isdecimal()] if isinstance(scores, dict) else []
-    )
-    query = module.shape_of(computation, call.operands[0]) if call.operands else None
-    if len(dims) != 4 or query is None or not query.dims:
-        return 0.0, ""
-    flops = 4.0 * prod(dims) * query.dims[-1]
-    if "CAUSAL" in str(config.get("mask_type", "")):
-        flops /= 2
-    if "Backward" in call.custom_call_target:
-        flops *= BACKWARD_ATTENTION_FACTOR
-    return flops, query.dtype
