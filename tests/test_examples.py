@@ -84,10 +84,10 @@ def test_optimizer_state_is_fetched_and_written_back(compiled) -> None:  # type:
     assert_all_that_is_asked_for_is_there(result)
 
 
-def test_each_layer_fetches_its_parameters_twice_and_the_step_writes_them_back(compiled) -> None:  # type: ignore[no-untyped-def]
+def test_each_layer_fetches_its_parameters_twice_and_the_step_once_more_and_writes_them_back(compiled) -> None:  # type: ignore[no-untyped-def]
     result = compiled("optimizer_state.py:parameters_unrolled", "gb200", 128)
     moments, weights = 2 * (1 + 4 * 3), 4 * 3  # of the embedding and each layer; of each layer
-    assert runs(result) == {"d2h": moments + weights, "h2d": moments + 2 * weights}
+    assert runs(result) == {"d2h": moments + weights, "h2d": moments + 3 * weights}
     in_host = weights_bytes(4) + weights_bytes(4) + weights_bytes(2) + 2 * 4 * 256 * 256
     assert result.manifest.memory["host_argument_size_in_bytes"] == in_host // 128
     assert_all_that_is_asked_for_is_there(result)

@@ -1,5 +1,5 @@
-"""The work of Pallas kernels on TPUs, held against what MLIR reads in the kernels themselves: ``expected.json`` has each
-one's grid and the products of a block (fixtures/generate.py)."""
+"""The work of Pallas kernels on TPUs, held against what MLIR reads in the kernels themselves: ``expected.json`` has
+each one's grid and the products of a block (fixtures/generate.py)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_splash_attention_makes_its_products_in_each_block_that_its_mask_leaves(
     grid, (rows, _, columns) = kernel["grid"], kernel["products"][0]
     in_a_block = sum(2 * prod(product) for product in kernel["products"])
     whole = (LENGTH // rows) * (LENGTH // columns)
-    window = WINDOW if grid[1] * grid[2] < whole and HEADS == grid[0] else None
+    window = WINDOW if grid[1] * grid[2] < whole and grid[0] == HEADS else None
     exact = HEADS * blocks_with_work(rows, columns, "dkv" not in name, window) * in_a_block
     found = cost(compiled, name)
     assert found.known

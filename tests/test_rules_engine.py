@@ -346,6 +346,10 @@ MESSAGES = [
     "JaxRuntimeError: INTERNAL: during context [post-optimization]: host-call.3.cloned.1.call-start.2 (opcode: "
     "async-start) expects the shape of operand 0 to match the async shape at index {0, 0} "
     "(f32[2,3,64,128]{3,2,1,0:T(8,128)} vs f32[2,3,64,128]{3,2,1,0:T(8,128)S(5)}).",
+    "JaxRuntimeError: INTERNAL: RET_CHECK failure (third_party/tensorflow/compiler/xla/service/cpu/thunk_emitter.cc:"
+    "348) instruction->has_backend_config() Fusion must have backend config",
+    "the compiling process was killed by SIGABRT: Check failed: caller_computation->IsAsyncComputation() This "
+    "computation's caller must be an async computation.",
     "JaxRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
     "required for HLO temporaries (58.21T) exceeds available HBM (15.75G). HLO module: jit_step.",
     "JaxRuntimeError: INTERNAL: Couldn't find output tile sizes that satisfy hlo: %dot_general.0 = "

@@ -1,9 +1,8 @@
 """The matrix work of kernels that a compiler did not write: cuDNN's attention, and Pallas kernels on TPUs.
 
-Such a call is opaque; what it computes is told by what its author left beside it, in this order: an estimate
-(``pl.CostEstimate`` of a Pallas kernel, which JAX writes into ``custom_call_config``), cuDNN's descriptor of the scores,
-or, for the attention kernels of ``jax.experimental.pallas.ops.tpu`` and their copies in MaxText and tokamax, the
-kernel's name.
+Such a call is opaque; what it computes is told by what its author left beside it: cuDNN's descriptor of the scores, an
+estimate (``pl.CostEstimate`` of a Pallas kernel, which JAX writes into ``custom_call_config``), or, for the attention
+kernels of ``jax.experimental.pallas.ops.tpu`` and their copies in MaxText and tokamax, the kernel's name.
 """
 
 from __future__ import annotations
@@ -107,10 +106,10 @@ def _block_sides(call: Instruction, kernel: str) -> tuple[int, int] | None:
     except (ValueError, TypeError, RecursionError):
         return None
     suffix = {"fwd": "", "dq": "_dq"}.get(kernel, "_dkv")
-    sides = [_mapping(sizes).get(f"block_{side}{suffix}") for side in ("q", "kv")]
-    if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in sides):
+    queries, keys = (_mapping(sizes).get(f"block_{side}{suffix}") for side in ("q", "kv"))
+    if not isinstance(queries, int) or not isinstance(keys, int) or not (0 < queries < 1 << 31 and 0 < keys < 1 << 31):
         return None
-    return sides[0], sides[1]
+    return queries, keys
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -240,7 +240,7 @@ class _Builder:
             return StartSide(self._key(computation, instruction), side_cost(self._module, instruction))
         cost = cost_of(self._module, computation, instruction)
         if not cost.known:
-            self.opaque.add(instruction.custom_call_target or instruction.opcode)
+            self.opaque.add(_called(instruction))
         return cost
 
     def _fused(
@@ -276,3 +276,9 @@ def side_cost(module: Module, start: Instruction) -> Cost:
         smallest = [leaf.size_bytes for _, leaf in operands.leaves if leaf.size_bytes > 8]
         return Cost(bytes=sides * min([moved.size_bytes, *smallest]))
     return Cost(bytes=sides * moved.size_bytes)
+
+
+def _called(call: Instruction) -> str:
+    """What an opaque call calls; a kernel's own name too, where the call has it: many share one target."""
+    target, name = call.custom_call_target or call.opcode, call.name.rstrip("0123456789").rstrip(".")
+    return target if name in ("", target, call.opcode) else f"{target} ({name})"

@@ -25,7 +25,15 @@ KNOWN = (
     Known(
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
         "a value that the step places in host memory is a result, and the result is not asked for there: give "
-        'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned',
+        'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. If it starts '
+        "from an argument, on a TPU: that is fetched in jax.checkpoint's forward and backward pass, so put "
+        "jax.lax.optimization_barrier around it in front of jax.device_put",
+    ),
+    Known(
+        re.compile(r"Fusion must have backend config|caller must be an async computation"),
+        "libtpu takes computation for the host's where an argument in host memory is fetched in jax.checkpoint's "
+        "forward and backward pass: put jax.lax.optimization_barrier around it in front of jax.device_put, as "
+        "examples/optimizer_state.py does",
     ),
     Known(
         re.compile(r"Side-effect ops cannot be replicated"),
@@ -112,9 +120,9 @@ def refused(evidence: Evidence) -> Iterator[Found]:
         a value there that is returned without being asked for there (E1200); "Side-effect ops cannot be replicated";
         "sub-chunk copy is not supported" (TPU); "not acceptable during pure memory offload" (jax before 0.5.0);
         "Expected instruction to have shape equal to" (strides on a value in host memory, or an offload in a scan in a
-        scan); values of two memories in one operation; memory kinds that do not exist or do not agree. And: memory that
-        does not suffice (E1000), unknown flags, kernels that are not registered or not lowered for the platform, and
-        CUB's scratch size without a device.
+        scan); "Fusion must have backend config" (TPU); values of two memories in one operation; memory kinds that do
+        not exist or do not agree. And: memory that does not suffice (E1000), unknown flags, kernels that are not
+        registered or not lowered for the platform, and CUB's scratch size without a device.
     Why it matters
         The text of these errors names the compiler's trouble and not the line to change. hloinspect adds the line,
         where the error names an operation or a kernel, or is about what the step asks of host memory.
