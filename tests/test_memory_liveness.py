@@ -96,6 +96,40 @@ def test_an_async_copy_keeps_its_source_until_the_done() -> None:
     assert assign(live, [5]).temp_bytes == MIB
 
 
+CALLED = f"""%work (x: f32[262144]) -> f32[262144] {{
+  %x = {BIG} parameter(0)
+  %y = {BIG} sort(%x), dimensions={{0}}
+  ROOT %z = {BIG} sort(%y), dimensions={{0}}
+}}, execution_thread="sparsecore"
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "done_of"),
+    [
+        (f"  %s = (({BIG}), {BIG}, u32[]) call-start(%a), to_apply=%work\n", "s"),
+        # as libtpu 0.0.50.1 has it: the operands come with an update, and the work begins there
+        (f"  %s = ((), (), (s32[1])) call-start(), to_apply=%work\n  %u = (({BIG}), {BIG}) call-update(%s, %a)\n", "u"),
+    ],
+)
+def test_an_async_call_keeps_its_operands_until_the_done_whatever_brings_them(begin: str, done_of: str) -> None:
+    body = f"""  %p = {BIG} parameter(0)
+  %a = {BIG} sort(%p), dimensions={{0}}
+{begin}  %b = {BIG} sort(%p), dimensions={{0}}
+  %c = f32[] custom-call(%b), custom_call_target="sum"
+  %d = {BIG} call-done(%{done_of})
+  ROOT %r = f32[] custom-call(%c, %d), custom_call_target="end"
+"""
+    live = lives(body, before=CALLED)
+    (given,), (inside,) = live.values_of("main", Operand("a")), live.values_of("work", Operand("y"))
+    (result,) = live.values_of("main", Operand("d"))
+    assert live.instruction_at(given.last).name == "d"
+    assert live.instruction_at(inside.last).name == "d"
+    assert result.buffer is live.values_of("work", Operand("z"))[0].buffer
+    assert device(live).temp_bytes // MIB == 4  # a, b, y and z
+
+
 def test_an_update_in_place_shares_the_buffer_of_what_it_updates() -> None:
     live = lives("""  %p = f32[1024]{0} parameter(0)
   %i = s32[] constant(0)

@@ -189,11 +189,25 @@ class _Walk:
             return [*instruction.called.get("condition", ()), *instruction.called.get("body", ())]
         if opcode in ("call", "conditional"):
             return list(instruction.called_names)
-        if instruction.start_of in ("async", "call"):
-            body = self._module.computations.get(next(iter(instruction.called_names), ""))
-            if body is not None and len(body) > 1 + len(instruction.operands):
+        start = self._begun_by(instruction) or instruction
+        if start.start_of in ("async", "call") and (start is not instruction or not self._begins_later(start)):
+            body = self._module.computations.get(next(iter(start.called_names), ""))
+            if body is not None and len(body) > 1 + len(body.parameters):
                 return [body.name]
         return []
+
+    def _begins_later(self, start: Instruction) -> bool:
+        """Whether a start has no operands although what it calls has: an update brings them (libtpu's calls of a
+        sparse core)."""
+        body = self._module.computations.get(next(iter(start.called_names), ""))
+        return not start.operands and body is not None and bool(body.parameters)
+
+    def _begun_by(self, update: Instruction) -> Instruction | None:
+        """The start whose work this update begins, by bringing its operands; None for other instructions."""
+        if update.opcode not in ("async-update", "call-update") or len(update.operands) < 2:
+            return None
+        start = self._module.computations[update.computation].find(update.operands[0].name)
+        return start if start is not None and self._begins_later(start) else None
 
     def _enter(self, frame: _Frame, call: Instruction, callee: str) -> _Frame:
         computation = self._module.computations.get(callee)
@@ -204,11 +218,12 @@ class _Walk:
         self._active.add(callee)
         arguments: list[Values] | None = None
         if call.opcode != "while":
-            arguments = [self._operand(frame.computation.name, operand) for operand in call.operands]
+            passed = call.operands[1:] if self._begun_by(call) is not None else call.operands
+            arguments = [self._operand(frame.computation.name, operand) for operand in passed]
             if call.opcode == "conditional":  # operand 0 chooses; branch n takes operand n + 1
                 place = call.called_names.index(callee) + 1
                 arguments = arguments[place : place + 1]
-        if call.start_of:
+        if call.start_of or self._begun_by(call) is not None:
             self._inside[(frame.computation.name, call.name)] = (len(self._table), 0)
         return _Frame(computation, arguments, self._time)
 
@@ -245,10 +260,12 @@ class _Walk:
             self._table.touch(values, time)
         if opcode == "tuple":
             return [value for values in operands for value in values]
+        if (start := self._begun_by(instruction)) is not None:
+            return self._start(instruction, operands[1:], start)
         if (opcode in _SAME or opcode.endswith("-update")) and operands:
             return operands[0]
         if instruction.start_of:
-            return self._start(instruction, operands, name)
+            return self._start(instruction, operands, instruction)
         if instruction.done_of and operands:
             return self._done(frame, instruction, operands[0])
         return self._compute(instruction, operands)
@@ -330,7 +347,7 @@ class _Walk:
                 self._table.share(value, result)
         return results
 
-    def _start(self, start: Instruction, operands: list[Values], computation: str) -> Values:
+    def _start(self, start: Instruction, operands: list[Values], caller: Instruction) -> Values:
         given = [value for values in operands for value in values]
         leaves = start.shape.leaves
         if start.opcode == "copy-start":
@@ -345,16 +362,16 @@ class _Walk:
             return self._fresh(start)
         result = [(path, leaf) for path, leaf in leaves[count:] if path[0] == 1]
         values = [*given, *self._written(start, operands, result, (1,))]
-        self._close_inside(start, computation, values[count:])
+        self._close_inside(start, caller, values[count:])
         values += [self._new(start, path, leaf, self._time) for path, leaf in leaves[len(values) :]]
         return values
 
-    def _close_inside(self, start: Instruction, computation: str, results: Values) -> None:
+    def _close_inside(self, start: Instruction, caller: Instruction, results: Values) -> None:
         """The values that an async computation made inside live until the done, and its root is the result."""
-        key = (computation, start.name)
+        key = (start.computation, start.name)
         if key in self._inside:
             self._inside[key] = (self._inside[key][0], len(self._table))
-            for value, result in zip(self._roots.get(next(iter(start.called_names)), ()), results, strict=False):
+            for value, result in zip(self._roots.get(next(iter(caller.called_names)), ()), results, strict=False):
                 self._table.share(value, result)
 
     def _written(
