@@ -463,7 +463,8 @@ def prediction_limits(module: Module, prediction: Prediction | None) -> Sequence
     if prediction is not None:
         limits.append(LIMIT_TPU if module.platform == "tpu" else LIMIT_MODEL)
         if prediction.opaque:
-            limits.append("priced by their bytes alone: " + ", ".join(prediction.opaque[:6]))
+            more = f" and {len(prediction.opaque) - 6} more" if len(prediction.opaque) > 6 else ""
+            limits.append("priced by their bytes alone: " + ", ".join(prediction.opaque[:6]) + more)
         if prediction.unsettled:
             limits.append("extrapolated before it settled: loop " + ", ".join(prediction.unsettled[:6]))
     return limits

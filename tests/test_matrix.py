@@ -137,7 +137,8 @@ def _request(case: Case, folder: Path) -> dict[str, object]:
         "topology": layout.name,
         "xla_flags": list(case.flags),
         # As a machine with a device prints them: what autotuning writes tells that a text would show a slice's marker.
-        "compiler_options": compiler_options(case.flags) | {"xla_gpu_autotune_level": "4"},
+        "compiler_options": compiler_options(case.flags)
+        | {"xla_gpu_autotune_level": "4", "xla_gpu_enable_triton_gemm": False},
         "notes": [],
         "out": str(folder / case.name),
     }

@@ -6,6 +6,7 @@ instructions becomes a few hundred operations.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hloinspect.hlo.access import is_free
@@ -23,6 +24,9 @@ from hloinspect.predict.collective import (
     start_of_fused,
 )
 from hloinspect.predict.cost import Cost, cost_of, in_device_memory
+
+_COPY = re.compile(r"(?:\.(?:\d+|clone|cloned|remat\d*))+$")
+"""What XLA appends to the name of an instruction that is one of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,5 +284,5 @@ def side_cost(module: Module, start: Instruction) -> Cost:
 
 def _called(call: Instruction) -> str:
     """What an opaque call calls; a kernel's own name too, where the call has it: many share one target."""
-    target, name = call.custom_call_target or call.opcode, call.name.rstrip("0123456789").rstrip(".")
+    target, name = call.custom_call_target or call.opcode, _COPY.sub("", call.name)
     return target if name in ("", target, call.opcode) else f"{target} ({name})"
