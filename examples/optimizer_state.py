@@ -99,8 +99,8 @@ def loss_and_grads(params: Params, tokens: jax.Array, s: dense.Shapes, scan: boo
 def fetch(w: Params, zeros: Params) -> Params:
     """The weights ``w`` of a layer, brought to the device; ``zeros`` get their gradients.
 
-    The barrier makes each use fetch its own: without it the compiler brings the weights of an unrolled layer once for
-    the forward pass and the update, and they stay on the device in between (and libtpu 0.0.50.1 fails).
+    The barrier is for unrolled layers. Without it XLA for GPUs fetches once for the forward pass and the update, and
+    the weights stay on the device in between; and libtpu 0.0.50.1 fails. With it, that still fetches them once only.
     """
     w = jax.lax.optimization_barrier(w)
     return jax.tree.map(lambda leaf: jax.device_put(leaf, jax.memory.Space.Device), w)

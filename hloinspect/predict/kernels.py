@@ -182,7 +182,7 @@ def _settings(call: Instruction, name: str) -> dict[str, int]:
 
 def _number(value: Any) -> int:
     """A whole number of at most 18 digits, written as such or as text; 0 for anything else."""
-    text = "" if isinstance(value, bool) else str(value) if isinstance(value, (int, str)) else ""
+    text = str(value) if isinstance(value, (int, str)) else ""
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= 18 else 0
 
 

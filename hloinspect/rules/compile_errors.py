@@ -25,15 +25,15 @@ KNOWN = (
     Known(
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
         "a value that the step places in host memory is a result, and the result is not asked for there: give "
-        'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. If it starts '
-        "from an argument, on a TPU: that is fetched in jax.checkpoint's forward and backward pass, so put "
-        "jax.lax.optimization_barrier around it in front of jax.device_put",
+        'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. Where the error '
+        "names an argument of a step for a TPU, and jax.checkpoint fetches that argument in the forward and in the "
+        "backward pass: jax.lax.optimization_barrier around the argument, in front of jax.device_put",
     ),
     Known(
         re.compile(r"Fusion must have backend config|caller must be an async computation"),
-        "libtpu takes computation for the host's where an argument in host memory is fetched in jax.checkpoint's "
-        "forward and backward pass: put jax.lax.optimization_barrier around it in front of jax.device_put, as "
-        "examples/optimizer_state.py does",
+        "known of libtpu where jax.checkpoint fetches an argument in host memory in the forward and in the backward "
+        "pass: put jax.lax.optimization_barrier around the argument, in front of jax.device_put. It is then fetched "
+        "once and kept; in a lax.scan over layers each turn fetches its own",
     ),
     Known(
         re.compile(r"Side-effect ops cannot be replicated"),
