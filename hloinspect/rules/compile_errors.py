@@ -26,8 +26,8 @@ KNOWN = (
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
         "a value that the step places in host memory is a result, and the result is not asked for there: give "
         'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. Where the '
-        "error names an argument of a step for a TPU, and jax.checkpoint fetches that argument in the forward and in the "
-        "backward pass: jax.lax.optimization_barrier around the argument, in front of jax.device_put",
+        "error names an argument of a step for a TPU, and jax.checkpoint fetches that argument in the forward and in "
+        "the backward pass: jax.lax.optimization_barrier around the argument, in front of jax.device_put",
     ),
     Known(
         re.compile(r"Fusion must have backend config|caller must be an async computation"),
