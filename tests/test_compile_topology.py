@@ -58,6 +58,9 @@ def test_a_gpu_topology_has_exactly_the_devices_asked_for_or_is_refused(devices:
         ("v5e", 128, ("v5e:8x16", 128)),
         ("v5p", None, ("v5p:2x2x1", 1)),
         ("v5p", 128, ("v5p:4x4x8", 128)),
+        ("tpu7x", None, ("tpu7x:2x2x1", 1)),  # a chip of it is two devices
+        ("tpu7x", 8, ("tpu7x:2x2x1", 8)),
+        ("tpu7x", 128, ("tpu7x:4x4x4", 128)),
     ],
 )
 def test_tpus_come_in_fixed_shapes(target: str, devices: int | None, expected: tuple[str, int]) -> None:
@@ -69,6 +72,7 @@ def test_a_topology_may_be_given_outright() -> None:
     assert choose_topology(load_target("gb200"), 128, "128x1x1") == Topology("128x1x1", 128)
     assert choose_topology(load_target("v6e"), None, "4x4") == Topology("v6e:4x4", 16)
     assert choose_topology(load_target("v6e"), 2, "v6e:2x2") == Topology("v6e:2x2", 2)
+    assert choose_topology(load_target("ironwood"), None, "2x2x2") == Topology("tpu7x:2x2x2", 16)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +86,8 @@ def test_a_topology_may_be_given_outright() -> None:
         ("gb200", 8, "2x16x4", "has 128 devices"),
         ("v6e", 5, None, "no v6e topology has 5 devices"),
         ("v6e", 5, "2x2", "has 4 devices"),
+        ("tpu7x", 9, "2x2x1", "has 8 devices"),
+        ("tpu7x", 12, None, "no tpu7x topology has 12 devices: use one of 8, 16,"),
         ("v6e", None, "v5e:2x2", "is not a v6e topology"),
     ],
 )

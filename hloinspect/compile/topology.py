@@ -17,7 +17,7 @@ _NVL_HOST = 4  # GPUs in one tray of an NVL72 rack: the NVLink domain spans host
 _HGX_HOST = 8  # GPUs of an HGX or DGX host, which is its own NVLink domain
 _TPU_SHAPES = {
     2: {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},  # v5e and v6e
-    3: {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"},  # v5p
+    3: {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"},  # v5p, 7x
 }
 """A slice of so many chips, for a torus of so many dimensions (Google Cloud documentation)."""
 
@@ -71,20 +71,20 @@ def _choose_tpu(target: Target, devices: int | None, topology: str | None) -> To
         raise UsageError(f"target {target.name} names no TPU topology to compile for")
     family, _, smallest = target.xla_topology_name.partition(":")
     if topology is None:
-        return _tpu_layout(family, smallest, devices or 1)
+        return _tpu_layout(family, smallest, devices or 1, target.devices_per_chip)
     shape = topology.removeprefix(f"{family}:")
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", shape):
         raise UsageError(f"--topology {topology!r} is not a {family} topology: write e.g. {family}:{smallest}")
-    total = _chips(shape)
+    total = _chips(shape) * target.devices_per_chip
     if devices is not None and devices > total:
         raise UsageError(f"--topology {topology} has {total} devices, but --devices says {devices}")
     return Topology(f"{family}:{shape}", devices or total)
 
 
-def _tpu_layout(family: str, smallest: str, devices: int) -> Topology:
-    if devices <= _chips(smallest):
+def _tpu_layout(family: str, smallest: str, devices: int, of_a_chip: int) -> Topology:
+    if devices <= _chips(smallest) * of_a_chip:
         return Topology(f"{family}:{smallest}", devices)
-    shapes = _TPU_SHAPES[smallest.count("x") + 1]
+    shapes = {chips * of_a_chip: shape for chips, shape in _TPU_SHAPES[smallest.count("x") + 1].items()}
     if devices not in shapes:
         raise UsageError(f"no {family} topology has {devices} devices: use one of {', '.join(map(str, shapes))}")
     return Topology(f"{family}:{shapes[devices]}", devices)

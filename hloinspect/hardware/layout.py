@@ -1,7 +1,8 @@
 """What the name of a topology says of a target: the devices in one domain of the interconnect, and those of a host.
 
 A GPU's is ``PxHxD``: domains x hosts of a domain x devices of a host (XLA's pjrt_c_api_gpu_internal.cc,
-TopologySizes::FromString). A TPU's is the shape of one slice, with or without the chip's name (``v5p:4x4x4``, ``2x2``).
+TopologySizes::FromString). A TPU's is the shape of one slice in chips, with or without the chip's name (``v5p:4x4x4``,
+``2x2``); a chip of a TPU7x is two devices.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from math import prod
 from hloinspect.hardware.target import Target
 
 _TPU_HOST = 4
-"""Chips of a host in a slice of several hosts (MaxText's table has 2x2x1 for v5e, v5p and v6e)."""
+"""Chips of a host in a slice of several hosts (MaxText's table has 2x2x1 for v5e, v5p, v6e and TPU7x)."""
 
 
 def domain_of(target: Target, topology: str | None) -> int:
@@ -27,7 +28,7 @@ def devices_of_host(target: Target, topology: str | None) -> int:
     chips; 1 where nothing is known."""
     sizes = _sizes(topology)
     if target.platform == "tpu":
-        return min(prod(sizes), _TPU_HOST)
+        return min(prod(sizes), _TPU_HOST) * (target.devices_per_chip if sizes else 1)
     return sizes[-1] if sizes else 1
 
 

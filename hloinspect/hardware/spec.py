@@ -33,6 +33,7 @@ _OPTIONAL = (
     "multiprocessors",
     "dtype_efficiency",
     "stand_in",
+    "devices_per_chip",
 )
 _LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
 _LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes", "host_d2h_bytes_per_s", "host_h2d_bytes_per_s")
@@ -273,6 +274,7 @@ def _target(root: _Node, name: str) -> Target:
         multiprocessors=root.child("multiprocessors").count() if "multiprocessors" in keys else None,
         dtype_efficiency=_efficiencies(root.child("dtype_efficiency")) if "dtype_efficiency" in keys else {},
         stand_in=root.child("stand_in").text() if "stand_in" in keys else None,
+        devices_per_chip=root.child("devices_per_chip").count() if "devices_per_chip" in keys else 1,
     )
 
 

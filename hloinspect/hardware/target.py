@@ -90,6 +90,7 @@ class Target:
     ``multiprocessors`` run the tiles of a matrix product side by side; None: its tiles are not counted.
     ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``. ``stand_in`` names
     the device that ``xla_target_config`` describes where it is not this one, of which XLA has no description.
+    ``devices_per_chip`` is 2 where JAX has a device for each core of a TPU's chip, whose topologies count chips.
     """
 
     name: str
@@ -111,3 +112,4 @@ class Target:
     multiprocessors: int | None = None
     dtype_efficiency: Mapping[str, Range] = field(default_factory=dict)
     stand_in: str | None = None
+    devices_per_chip: int = 1
