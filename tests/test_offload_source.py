@@ -213,8 +213,20 @@ def test_two_names_of_one_shape_in_unknown_places_name_nothing() -> None:
     assert names(with_names(two_sent(), unplaced)) == {"s1": "", "s2": "", "s3": "", "f1": ""}
 
 
-def test_two_names_on_one_place_name_nothing() -> None:
+def test_a_transfer_from_a_place_of_two_alike_names_is_of_one_or_the_other() -> None:
     same_place = [HID, replace(OUT, line=31)]
+    named = names(with_names(two_sent(), same_place))
+    assert named == {"s1": "hid or out", "s2": "", "s3": "", "f1": "hid or out"}
+
+
+def test_a_name_that_no_place_tells_is_none_of_those_of_another_place() -> None:
+    same_place = [HID, replace(OUT, line=31), replace(OUT, name="more", line=None, column=None)]
+    named = names(with_names(two_sent(), same_place))
+    assert (named["s1"], named["s2"]) == ("hid or out", "more")
+
+
+def test_four_names_on_one_place_name_nothing() -> None:
+    same_place = [HID, *(replace(OUT, name=f"out{number}", line=31) for number in range(3))]
     assert names(with_names(two_sent(), same_place))["s1"] == ""
 
 

@@ -65,12 +65,18 @@ def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[Offload
     return [name for score, name in scores if score == best >= 0]
 
 
-def _by_line(transfer: Transfer, names: Sequence[OffloadedName]) -> str:
-    """The one name that is computed where the transfer's tensor is, of those that fit: a library's line computes many
-    things. Where none fits (dimensions may be merged), the one name of that line."""
+_MOST_NAMES = 3
+OR = " or "
+"""Between the names of values that are too alike to say of which one a transfer is."""
+
+
+def _by_line(transfer: Transfer, names: Sequence[OffloadedName]) -> list[str]:
+    """The names that are computed where the transfer's tensor is, of those that fit: a library's line computes many
+    things. Where none fits (dimensions may be merged), the names of that line."""
     source = transfer.source
     fitting = _fitting(transfer, names) or names
-    return _only([n for n in fitting if source is not None and (n.line, n.column) == (source.line, source.column)])
+    here = [n.name for n in fitting if source is not None and (n.line, n.column) == (source.line, source.column)]
+    return list(dict.fromkeys(here))
 
 
 def _only(names: Sequence[OffloadedName]) -> str:
@@ -85,11 +91,15 @@ def _by_shape(transfer: Transfer, names: Sequence[OffloadedName], placed: Collec
 
 def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
     """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's
-    name."""
+    name. Where a line computes two or three that are alike (queries and keys of as many heads, rotated by one
+    function), a transfer is of one ``or`` the other."""
     sent = [transfer for transfer in offload.transfers if transfer.direction == D2H]
-    found = {transfer.id: transfer.tensor.name or _by_line(transfer, names) for transfer in sent}
-    placed = set(found.values())
-    found = {transfer.id: found[transfer.id] or _by_shape(transfer, names, placed) for transfer in sent}
+    at_line = {t.id: [t.tensor.name] if t.tensor.name else _by_line(t, names) for t in sent}
+    placed = {name for found in at_line.values() for name in found}
+    found = {
+        t.id: OR.join(at_line[t.id]) if 0 < len(at_line[t.id]) <= _MOST_NAMES else _by_shape(t, names, placed)
+        for t in sent
+    }
     named = [
         replace(
             transfer,

@@ -59,10 +59,10 @@ def _wrapped(word: str, text: str, width: int) -> list[str]:
 
 def _fits(step: Variant) -> list[str]:
     memory, host = step.report.memory, step.host
-    chip = "chip" if step.report.module.platform == "tpu" else "GPU"
-    sharers = f"by the {host.devices} {chip}s of a host" if host.devices > 1 else f"by one {chip}"
+    kind = "device" if step.report.module.platform == "tpu" else "GPU"  # a chip may be two
+    sharers = f"by the {host.devices} {kind}s of a host" if host.devices > 1 else f"by one {kind}"
     return [
-        f" {'device':<10}{_of(memory.device_bytes, memory.device_limit_bytes)} on each {chip}",
+        f" {'device':<10}{_of(memory.device_bytes, memory.device_limit_bytes)} on each {kind}",
         f" {'host':<10}{_of(host.bytes, host.limit_bytes)}, pinned, {sharers}",
     ]
 
