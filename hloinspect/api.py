@@ -19,7 +19,7 @@ from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.offload.memory import ARTIFACTS, ESTIMATED, Memory, memory_of
-from hloinspect.offload.names import OffloadedName, hlo_dtype, with_names
+from hloinspect.offload.names import OffloadedName, hlo_dtype, with_alternatives, with_names
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
@@ -349,6 +349,7 @@ def _read(loaded: _Loaded) -> Reading:
     if loaded.names:
         offload = with_names(offload, loaded.names)
     offload, audit = audited(offload, loaded.asked_of)
+    offload = with_alternatives(offload, loaded.names)
     offload, about_thunks = _with_thunks(offload, loaded)
     return Reading(loaded, offload, audit, about_thunks)
 

@@ -83,8 +83,7 @@ def audit_info(offload: Offload, sources: AskedOf) -> AuditInfo:
 
 
 def audited(offload: Offload, sources: AskedOf) -> tuple[Offload, AuditInfo]:
-    """The same, and the offload with checkpoint names on transfers that had none, or one of several, and that the audit
-    ties to one."""
+    """The same, and the offload with checkpoint names on transfers that had none and that the audit ties to one."""
     from hloinspect.offload.audit import audit
 
     wishes, policies = _wishes(sources)
@@ -108,11 +107,9 @@ def audited(offload: Offload, sources: AskedOf) -> tuple[Offload, AuditInfo]:
 
 
 def _named(offload: Offload, names: Mapping[int, str]) -> Offload:
-    from hloinspect.offload.names import OR
-
     transfers = tuple(
         replace(transfer, tensor=replace(transfer.tensor, name=names[transfer.id]))
-        if transfer.id in names and (not transfer.tensor.name or OR in transfer.tensor.name)
+        if transfer.id in names and not transfer.tensor.name
         else transfer
         for transfer in offload.transfers
     )

@@ -36,12 +36,7 @@ from hloinspect.offload.program import program_of
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 
-# Each fixture of each jax once: as a text or as a proto in turn, the other way round in the next jax.
-MODULES = [
-    sorted(folder.glob("module.hlo.*.gz"))[(number + version) % 2]
-    for version, jax in enumerate(sorted((ROOT / "fixtures").glob("jax*")))
-    for number, folder in enumerate(sorted(jax.iterdir()))
-]
+MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
     "path", MODULES, ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}"
 )

@@ -54,10 +54,13 @@ def test_a_fixture_needs_what_xla_assigned(manifest: Path, module: str) -> None:
     sizes = json.loads(manifest.read_text())["memory"]
     found = memory(manifest.with_name(module))
     assert found.host.total_bytes == pytest.approx(total(sizes, "host_"), abs=SMALL_BYTES)
-    if manifest.parent.name.startswith("v"):  # on a TPU padding counts, and temporaries fit on the chip
+    if manifest.parent.name == "v5p_pallas_kernels":  # padding of small grids is an eighth of it
         assert 0.85 * total(sizes) < found.device.total_bytes <= total(sizes)
+        return
+    assert_near(found.device.total_bytes, total(sizes))
+    if manifest.parent.name.partition("_")[0] == "v6e":  # padding counts there, and temporaries fit on the chip
+        assert found.device.total_bytes <= total(sizes)
     else:
-        assert_near(found.device.total_bytes, total(sizes))
         assert found.device.argument_bytes == sizes["argument_size_in_bytes"]
         assert_near(found.device.temp_bytes, sizes["temp_size_in_bytes"])
 

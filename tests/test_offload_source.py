@@ -8,7 +8,7 @@ import pytest
 from offload_samples import GPU, offload_in, only
 
 from hloinspect.hlo.model import Frame
-from hloinspect.offload.names import OffloadedName, with_names
+from hloinspect.offload.names import OffloadedName, with_alternatives, with_names
 from hloinspect.offload.source import user_frame
 from hloinspect.offload.transfers import D2H, H2D, Offload
 
@@ -215,19 +215,27 @@ def test_two_names_of_one_shape_in_unknown_places_name_nothing() -> None:
 
 def test_a_transfer_from_a_place_of_two_alike_names_is_of_one_or_the_other() -> None:
     same_place = [HID, replace(OUT, line=31)]
-    named = names(with_names(two_sent(), same_place))
+    assert names(with_names(two_sent(), same_place))["s1"] == ""
+    named = names(with_alternatives(with_names(two_sent(), same_place), same_place))
     assert named == {"s1": "hid or out", "s2": "", "s3": "", "f1": "hid or out"}
 
 
 def test_a_name_that_no_place_tells_is_none_of_those_of_another_place() -> None:
     same_place = [HID, replace(OUT, line=31), replace(OUT, name="more", line=None, column=None)]
     named = names(with_names(two_sent(), same_place))
-    assert (named["s1"], named["s2"]) == ("hid or out", "more")
+    assert (named["s1"], named["s2"]) == ("", "more")
+
+
+def test_a_name_that_something_else_tells_is_kept_in_front_of_alternatives() -> None:
+    same_place = [HID, replace(OUT, line=31)]
+    told = with_names(two_sent(), [HID])
+    assert names(told)["s1"] == "hid"
+    assert names(with_alternatives(told, same_place))["s1"] == "hid"
 
 
 def test_four_names_on_one_place_name_nothing() -> None:
     same_place = [HID, *(replace(OUT, name=f"out{number}", line=31) for number in range(3))]
-    assert names(with_names(two_sent(), same_place))["s1"] == ""
+    assert names(with_alternatives(with_names(two_sent(), same_place), same_place))["s1"] == ""
 
 
 def test_what_one_line_of_a_library_computes_is_told_apart_by_shape() -> None:

@@ -216,14 +216,15 @@ class _Walk:
         if callee in self._active:
             raise HloParseError(f"computation {callee} calls itself")
         self._active.add(callee)
+        begun = self._begun_by(call)
         arguments: list[Values] | None = None
         if call.opcode != "while":
-            passed = call.operands[1:] if self._begun_by(call) is not None else call.operands
+            passed = call.operands[1:] if begun is not None else call.operands
             arguments = [self._operand(frame.computation.name, operand) for operand in passed]
             if call.opcode == "conditional":  # operand 0 chooses; branch n takes operand n + 1
                 place = call.called_names.index(callee) + 1
                 arguments = arguments[place : place + 1]
-        if call.start_of or self._begun_by(call) is not None:
+        if call.start_of or begun is not None:
             self._inside[(frame.computation.name, call.name)] = (len(self._table), 0)
         return _Frame(computation, arguments, self._time)
 

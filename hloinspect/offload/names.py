@@ -3,7 +3,7 @@ line."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hloinspect.offload.transfers import D2H, Offload, Transfer
@@ -21,6 +21,7 @@ class OffloadedName:
 
 
 _MOST_DIMENSIONS = 12  # the number of ways to match grows with them, and a manifest may say anything
+_MOST_NAMES = 3
 _PREFIXES = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c"}
 
 
@@ -65,11 +66,6 @@ def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[Offload
     return [name for score, name in scores if score == best >= 0]
 
 
-_MOST_NAMES = 3
-OR = " or "
-"""Between the names of values that are too alike to say of which one a transfer is."""
-
-
 def _by_line(transfer: Transfer, names: Sequence[OffloadedName]) -> list[str]:
     """The names that are computed where the transfer's tensor is, of those that fit: a library's line computes many
     things. Where none fits (dimensions may be merged), the names of that line."""
@@ -91,15 +87,25 @@ def _by_shape(transfer: Transfer, names: Sequence[OffloadedName], placed: Collec
 
 def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
     """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's
-    name. Where a line computes two or three that are alike (queries and keys of as many heads, rotated by one
-    function), a transfer is of one ``or`` the other."""
+    name."""
     sent = [transfer for transfer in offload.transfers if transfer.direction == D2H]
     at_line = {t.id: [t.tensor.name] if t.tensor.name else _by_line(t, names) for t in sent}
-    placed = {name for found in at_line.values() for name in found}
-    found = {
-        t.id: OR.join(at_line[t.id]) if 0 < len(at_line[t.id]) <= _MOST_NAMES else _by_shape(t, names, placed)
-        for t in sent
-    }
+    single = {number: some[0] for number, some in at_line.items() if len(some) == 1}
+    placed = {name for some in at_line.values() for name in some}
+    others = {t.id: set(single.values()) if at_line[t.id] else placed for t in sent}
+    return _with(offload, {t.id: single.get(t.id) or _by_shape(t, names, others[t.id]) for t in sent})
+
+
+def with_alternatives(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
+    """The same with ``one or other`` on transfers that have no name yet, where two or three that are alike are computed
+    on one line: queries and keys of as many heads, rotated by one function."""
+    sent = [t for t in offload.transfers if t.direction == D2H and not t.tensor.name]
+    at_line = {t.id: _by_line(t, names) for t in sent}
+    return _with(offload, {number: " or ".join(some) for number, some in at_line.items() if len(some) <= _MOST_NAMES})
+
+
+def _with(offload: Offload, found: Mapping[int, str]) -> Offload:
+    """With these names, by number of transfer, on transfers that have none, and on what comes back of them."""
     named = [
         replace(
             transfer,
