@@ -251,7 +251,8 @@ def _target_devices(job: Job) -> list[Any]:
         devices = clients.target_devices(job.request, job.note)
     except clients.ClientError as error:
         raise ChildError(str(error)) from error
-    target_devices.become_target(devices, job.request["platform"])
+    cuda = toolkit.option(job.cuda, toolkit.jaxs_folder()) if job.cuda else {}
+    target_devices.become_target(devices, job.request["platform"], job.note, cuda)
     if job.request["platform"] == "gpu":
         kernels.lower_for(devices[0], job.note)
         entry_layouts.keep_memory_kinds()
@@ -298,6 +299,7 @@ def _lowered_step(job: Job, devices: list[Any]) -> Any:
         return _lowered_maxtext(job, devices)
     from hloinspect.compile import steps
 
+    steps.remember_lowered()
     step, arguments = job.request["step"], dict(job.request.get("arguments", {}))
     policy: dict[str, Any] | None = job.request.get("policy")
     try:

@@ -10,76 +10,45 @@ through ``_private`` so that each is easy to find.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from hloinspect.compile.target_array import TargetArray
+from hloinspect.compile import eager, memory_kinds
+from hloinspect.compile.private import UnknownJaxError, module, on_target, private, replace_everywhere
+from hloinspect.compile.target_array import NoValueError, TargetArray
 
 
-class UnknownJaxError(Exception):
-    """This JAX is not laid out as the versions that hloinspect knows."""
-
-
-# The device type of jax.experimental.topologies: a client of this class can compile but holds no memory.
-_COMPILE_ONLY_CLIENT = "CompileOnlyPyClient"
-_ABSTRACT = (jax.ShapeDtypeStruct, TargetArray)
-
-
-def become_target(devices: Sequence[Any], platform: str) -> None:
+def become_target(
+    devices: Sequence[Any],
+    platform: str,
+    note: Callable[[str], None] = lambda text: None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
     """From here on ``devices`` (of one topology; "gpu" or "tpu") are what this process' JAX reports and lowers for.
 
-    Call it once, before the user's module is imported: a module that has done ``from jax.sharding import
-    NamedSharding`` keeps the old class.
+    ``options`` are the compiler options that a small program of the target is compiled with (compile/eager.py);
+    ``note`` is called with what the manifest should say. Call it once, before the user's module is imported: a module
+    that has done ``from jax import devices`` keeps the old function.
     """
     if platform == "gpu":
-        for name in ("NamedSharding", "SingleDeviceSharding", "GSPMDSharding"):
-            _remember_memory_kind(name)
+        memory_kinds.remember_memory_kinds(on_target)
+        if not memory_kinds.keeps_memory_kinds(devices[0]):
+            raise UnknownJaxError(f"jax {jax.__version__} on this Python drops the memory kinds of shardings")
     _report_devices(list(devices), "tpu" if platform == "tpu" else "cuda")
-    _run_eagerly_on_cpu(devices[0])
+    _run_eagerly_on_cpu(devices[0], note)
     _accept_abstract_arguments()
     _make_device_put_abstract()
-    _make_jitted_calls_abstract()
+    eager.answer_calls(eager.Compiling(tuple(devices), dict(options or {}), note))
     _make_assembled_arrays_abstract()
+    _answer_for_devices(devices[0])
     _join_no_cluster()
+    _agree_with_nobody()
     _clear_caches()
-
-
-def on_target(place: Any) -> bool:
-    """Whether a device or sharding is of a device that is not there. False for abstract meshes and anything else."""
-    if isinstance(place, jax.sharding.Sharding):
-        try:
-            return on_target(place._device_assignment[0])
-        except ValueError:  # an AbstractMesh has no devices
-            return False
-    return type(getattr(place, "client", None)).__name__ == _COMPILE_ONLY_CLIENT
-
-
-def _module(name: str) -> Any:
-    return importlib.import_module(f"jax._src.{name}")
-
-
-def _private(module: str, name: str) -> Any:
-    """An attribute of ``jax._src.<module>``. Raises UnknownJaxError where JAX has lost it."""
-    try:
-        return getattr(_module(module), name)
-    except (AttributeError, ImportError):
-        raise UnknownJaxError(
-            f"jax {jax.__version__} has no jax._src.{module}.{name}: hloinspect does not know this version"
-        ) from None
-
-
-def _replace_everywhere(old: Any, new: Any) -> None:
-    """JAX's modules import each other's functions by name, so each name that holds ``old`` is set to ``new``."""
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").partition(".")[0] == "jax":
-            for name, value in list(vars(module).items()):
-                if value is old:
-                    setattr(module, name, new)
 
 
 # --- which devices there are ----------------------------------------------------------------------
@@ -87,11 +56,11 @@ def _replace_everywhere(old: Any, new: Any) -> None:
 
 def _report_devices(target_devices: list[Any], platform: str) -> None:
     """``jax.devices()``, ``jax.device_count()``, ``jax.default_backend()`` and what builds on them."""
-    xla_bridge = _module("xla_bridge")
+    xla_bridge = module("xla_bridge")
     client = target_devices[0].client
     backends = xla_bridge.backends()  # starts the CPU backend; a program may go on to ask for jax.devices("cpu")
     backends[platform] = client  # jax.devices("gpu") and jax.devices("tpu") look here
-    _private("xla_bridge", "_default_backend")  # so that setting it means something
+    private("xla_bridge", "_default_backend")  # so that setting it means something
     xla_bridge._default_backend = client
     all_devices = xla_bridge.devices
 
@@ -108,17 +77,22 @@ def _report_devices(target_devices: list[Any], platform: str) -> None:
 
     for new in (devices, device_count, local_device_count):
         old = getattr(xla_bridge, new.__name__)
-        _replace_everywhere(old, functools.wraps(old)(new))
+        replace_everywhere(old, functools.wraps(old)(new))
 
 
-def _run_eagerly_on_cpu(first_target_device: Any) -> None:
+def _run_eagerly_on_cpu(first_target_device: Any, note: Callable[[str], None]) -> None:
     """Eager operations (initialization, keys) run on the CPU; what is lowered without a sharding is the target's."""
-    jax.config.update("jax_default_device", _module("xla_bridge").backends()["cpu"].local_devices()[0])
-    traced = _module("stages").Traced
+    jax.config.update("jax_default_device", module("xla_bridge").backends()["cpu"].local_devices()[0])
+    traced = module("stages").Traced
     lower = traced.lower
 
     @functools.wraps(lower)
     def lower_on_target(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A shape that the program itself gives without a sharding counts as committed; an array of the target does not.
+        unknown = sum(found.sharding is None and not found.committed for found in self._meta_tys_flat)
+        if unknown:
+            name = self._params.get("name", "the step")
+            note(f"{unknown} arguments of {name} have no known sharding: XLA chooses one, which may not be the run's")
         with jax.default_device(first_target_device):
             return lower(self, *args, **kwargs)
 
@@ -130,70 +104,39 @@ def _run_eagerly_on_cpu(first_target_device: Any) -> None:
 
 def _accept_abstract_arguments() -> None:
     """A jitted function may be called with what an earlier one 'returned': shapes without values."""
-    check_arg = _private("dispatch", "check_arg")
+    check_arg = private("dispatch", "check_arg")
 
     def check_arg_or_shape(arg: Any) -> None:
-        if not isinstance(arg, _ABSTRACT):
+        if not isinstance(arg, eager.ABSTRACT):
             check_arg(arg)
 
-    _replace_everywhere(check_arg, check_arg_or_shape)
+    replace_everywhere(check_arg, check_arg_or_shape)
 
 
 def _make_device_put_abstract() -> None:
-    """``jax.device_put`` onto the target gives shapes with their sharding; inside traced functions nothing changes."""
-    device_put = jax.device_put
-    trace_state_clean = _private("core", "trace_state_clean")
+    """Putting an array on the target gives its shape with that sharding; inside traced functions nothing changes."""
+    put = private("dispatch", "_device_put_sharding_impl")
 
-    @functools.wraps(device_put)
-    def put(x: Any, device: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if not (trace_state_clean() and any(on_target(place) for place in jax.tree.leaves(device))):
-            return device_put(x, device, *args, **kwargs)
-        return jax.tree.map(_shape_on, x, jax.tree.broadcast(device, x, is_leaf=lambda place: place is None))
+    @functools.wraps(put)
+    def put_or_shape(x: Any, aval: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+        if on_target(device):
+            return _shape_on(aval, device)
+        if not isinstance(x, TargetArray):
+            return put(x, aval, device, *args, **kwargs)
+        if device is None:  # device_put's "leave it where it is"
+            return x
+        if x.known_value is None:
+            raise NoValueError(
+                f"the step's code moves {x!r} to {device}: nothing runs on the target, only shapes are known"
+            )
+        return put(x.known_value.get(), aval, device, *args, **kwargs)
 
-    _replace_everywhere(device_put, put)
+    replace_everywhere(put, put_or_shape)
 
 
-def _shape_on(value: Any, place: Any) -> Any:
-    if place is None:  # device_put's "leave it where it is"
-        return value
-    shape = jax.eval_shape(lambda v: v, value)
+def _shape_on(aval: Any, place: Any) -> TargetArray:
     sharding = place if isinstance(place, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(place)
-    return TargetArray(shape.shape, shape.dtype, sharding=sharding)
-
-
-def _make_jitted_calls_abstract() -> None:
-    """Calling (not lowering) a jitted function whose arguments or results live on the target gives shapes."""
-    call = _private("pjit", "_pjit_call_impl_python")
-    default_device = _private("config", "default_device")
-
-    def call_or_shapes(*args: Any, jaxpr: Any, in_shardings: Any, out_shardings: Any, **kwargs: Any) -> Any:
-        places = (*in_shardings, *out_shardings, *(getattr(arg, "sharding", None) for arg in args))
-        # jax.set_mesh and jax.default_device, which eager operations obey
-        places += (*_devices_of(kwargs.get("ctx_mesh")), default_device.value)
-        if any(isinstance(arg, _ABSTRACT) for arg in args) or any(on_target(place) for place in places):
-            results = [_shape_of(aval, s) for aval, s in zip(jaxpr.out_avals, out_shardings, strict=True)]
-            return (
-                results,
-                None,
-                None,
-                [],
-            )  # (results, executable, profiler, constants); no executable: no C++ fast path
-        return call(*args, jaxpr=jaxpr, in_shardings=in_shardings, out_shardings=out_shardings, **kwargs)
-
-    _replace_everywhere(call, call_or_shapes)
-
-
-def _shape_of(aval: Any, sharding: Any) -> TargetArray:
-    known = sharding if isinstance(sharding, jax.sharding.Sharding) else None  # else it is UNSPECIFIED
-    return TargetArray(aval.shape, aval.dtype, sharding=known)
-
-
-def _devices_of(mesh: Any) -> list[Any]:
-    """One device of a mesh, none where it is empty or abstract."""
-    try:
-        return list(mesh.devices.flat[:1])
-    except (AttributeError, ValueError, RuntimeError):
-        return []
+    return TargetArray(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
 
 
 def _make_assembled_arrays_abstract() -> None:
@@ -214,8 +157,71 @@ def _make_assembled_arrays_abstract() -> None:
             return from_shards(shape, sharding, arrays, dtype=dtype)
         return TargetArray(shape, arrays[0].dtype if dtype is None else dtype, sharding=sharding)
 
-    _replace_everywhere(from_callback, make)
-    _replace_everywhere(from_shards, assemble)
+    replace_everywhere(from_callback, make)
+    replace_everywhere(from_shards, assemble)
+
+
+def _answer_for_devices(device: Any) -> None:
+    """What a program asks of a device: its memories, which a compile-only GPU does not report, and how full they are,
+    which nobody knows (JAX's CPU devices answer None to that too)."""
+    kinds: Any = type(device)
+    stats = kinds.memory_stats
+    kinds.memory_stats = lambda self: None if on_target(self) else stats(self)
+    if _reports_memories(device):
+        return
+    memories, default = kinds.addressable_memories, kinds.default_memory
+
+    def memory(self: Any, kind: str) -> Any:
+        return next(found for found in self.addressable_memories() if found.kind == kind)
+
+    kinds.addressable_memories = lambda self: _memories_of(self) if on_target(self) else memories(self)
+    kinds.default_memory = lambda self: _memories_of(self)[0] if on_target(self) else default(self)
+    kinds.memory = memory
+
+
+def _reports_memories(device: Any) -> bool:
+    try:
+        return bool(device.addressable_memories())
+    except Exception:  # JaxRuntimeError, of a class that differs between versions
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetMemory:
+    """A memory of a device that is not there; ``kind`` is JAX's memory kind."""
+
+    kind: str
+    device: Any
+
+    @property
+    def platform(self) -> str:
+        return str(self.device.platform)
+
+    def addressable_by_devices(self) -> list[Any]:
+        """The devices that reach the memory."""
+        return [self.device]
+
+
+def _memories_of(device: Any) -> list[TargetMemory]:
+    """The memories of a GPU as JAX reports them, the default one first."""
+    return [TargetMemory(kind, device) for kind in ("device", "pinned_host")]
+
+
+def _agree_with_nobody() -> None:
+    """``jax.experimental.multihost_utils`` passes values between the processes of a run. There is one here, and it has
+    the values that all of them start from."""
+    from jax.experimental import multihost_utils
+
+    def process_allgather(in_tree: Any, tiled: bool = False) -> Any:
+        if any(isinstance(leaf, TargetArray) and leaf.known_value is None for leaf in jax.tree.leaves(in_tree)):
+            raise NoValueError("the step's code gathers values of the target (process_allgather): nothing runs there")
+        join = np.concatenate if tiled else np.stack
+        return jax.tree.map(lambda leaf: join([np.asarray(leaf)] * jax.process_count()), in_tree)
+
+    multihost_utils.sync_global_devices = lambda name: None
+    multihost_utils.assert_equal = lambda in_tree, fail_message="": None
+    multihost_utils.broadcast_one_to_all = lambda in_tree, is_source=None: jax.tree.map(np.asarray, in_tree)
+    multihost_utils.process_allgather = process_allgather
 
 
 def _join_no_cluster() -> None:
@@ -225,53 +231,7 @@ def _join_no_cluster() -> None:
     jax.distributed.shutdown = lambda: None
 
 
-# --- memory kinds ---------------------------------------------------------------------------------
-
-
-def _remember_memory_kind(class_name: str) -> None:
-    """Shardings of compile-only GPU devices lose ``memory_kind``; this puts in their place subclasses that remember it.
-
-    jaxlib's constructor turns every kind into None on devices that report no memories (sharding.cc,
-    CheckAndCanonicalizeMemoryKind), and it goes past a patched ``__init__`` of the class itself, but not of a
-    subclass. Without a kind, parameters and optimizer state that the program keeps in pinned host memory would be
-    lowered as device memory, and without an error.
-    """
-    base = getattr(_module("named_sharding" if class_name == "NamedSharding" else "sharding_impls"), class_name)
-    base._asked_memory_kind = None  # of those that jaxlib makes itself
-    base_init = base.__init__
-
-    def __init__(self: Any, *args: Any, memory_kind: str | None = None, **kwargs: Any) -> None:
-        base_init(self, *args, memory_kind=memory_kind, **kwargs)
-        self._asked_memory_kind = memory_kind
-
-    remembering = type(base)(class_name, (base,), {"__init__": __init__, "__module__": base.__module__})
-    base.memory_kind = property(_memory_kind)
-    for cls in (base, remembering):
-        cls.__hash__, cls.__eq__ = _hash_with_kind(base.__hash__), _equal_with_kind(base.__eq__)
-    _replace_everywhere(base, remembering)
-
-
-def _memory_kind(sharding: Any) -> str | None:
-    kind: str | None = sharding._memory_kind or sharding._asked_memory_kind
-    return kind or ("device" if on_target(sharding) else None)
-
-
-def _hash_with_kind(base_hash: Callable[[Any], int]) -> Callable[[Any], int]:
-    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up."""
-    return lambda self: hash((base_hash(self), self.memory_kind))
-
-
-def _equal_with_kind(base_eq: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def __eq__(self: Any, other: Any) -> bool:
-        if self is other:
-            return True
-        return (
-            isinstance(other, jax.sharding.Sharding)
-            and base_eq(self, other) is True
-            and self.memory_kind == other.memory_kind
-        )
-
-    return __eq__
+# --- caches --------------------------------------------------------------------------------------
 
 
 def _clear_caches() -> None:
@@ -282,8 +242,8 @@ def _clear_caches() -> None:
 
 
 def _cached_functions() -> Iterator[Any]:
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").partition(".")[0] == "jax":
-            for value in list(vars(module).values()):
+    for found in list(sys.modules.values()):
+        if getattr(found, "__name__", "").partition(".")[0] == "jax":
+            for value in list(vars(found).values()):
                 if not isinstance(value, type) and callable(getattr(value, "cache_clear", None)):
                     yield value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -74,9 +75,24 @@ def call_step(
         lowered = unwrap(value)
         if lowered is not None:
             return lowered
-    raise StepError(
-        f"{step} returned {_describe(value)}: a step returns jax.jit(...).lower(...), or (jitted, arguments...)"
-    )
+    returned = _describe_returned(value)
+    raise StepError(f"{step} returned {returned}: a step returns jax.jit(...).lower(...), or (jitted, arguments...)")
+
+
+def remember_lowered() -> None:
+    """From here on a ``Compiled`` that a step returns is known by the ``Lowered`` that it was compiled from."""
+    compile_it = jax.stages.Lowered.compile
+
+    @functools.wraps(compile_it)
+    def compile_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled = compile_it(self, *args, **kwargs)
+        _lowered_of[id(compiled)] = (compiled, self)  # which keeps the id from being used again
+        return compiled
+
+    jax.stages.Lowered.compile = compile_and_keep  # type: ignore[method-assign]
+
+
+_lowered_of: dict[int, tuple[Any, jax.stages.Lowered]] = {}
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -133,18 +149,28 @@ def _required_parameters(function: Callable[..., Any]) -> list[str]:
 def _as_lowered(value: Any) -> jax.stages.Lowered | None:
     if isinstance(value, jax.stages.Lowered):
         return value
+    if id(value) in _lowered_of:
+        return _lowered_of[id(value)][1]
     return value.lower() if isinstance(value, jax.stages.Traced) else None
 
 
 def _from_tuple(value: Any) -> jax.stages.Lowered | None:
-    if not (isinstance(value, tuple) and value and callable(getattr(value[0], "lower", None))):
+    if not (isinstance(value, tuple) and value):
         return None
-    lowered = value[0].lower(*value[1:])
+    function: Any = value[0]
+    arguments, named = value[1:], dict[str, Any]()
+    while isinstance(function, functools.partial):
+        function, arguments, named = function.func, (*function.args, *arguments), {**function.keywords, **named}
+    if not callable(getattr(function, "lower", None)):
+        return None
+    lowered = function.lower(*arguments, **named)
     return _as_lowered(lowered) or _from_wrapper(lowered)
 
 
 def _from_wrapper(value: Any) -> jax.stages.Lowered | None:
     """flax's nnx.jit and equinox's filter_jit wrap the Lowered in an object of their own: look one level deep."""
+    if isinstance(value, jax.Array):
+        return None
     names = {*getattr(value, "__dict__", {}), *(slot for cls in type(value).__mro__ for slot in _slots(cls))}
     held = [getattr(value, name, None) for name in sorted(names)]
     return next((item for item in held if isinstance(item, jax.stages.Lowered)), None)
@@ -153,6 +179,12 @@ def _from_wrapper(value: Any) -> jax.stages.Lowered | None:
 def _slots(cls: type) -> tuple[str, ...]:
     slots = cls.__dict__.get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _describe_returned(value: Any) -> str:
+    if isinstance(value, tuple) and value and inspect.isfunction(value[0]):
+        return f"a tuple that begins with {value[0].__name__}, a function that is not jitted (wrap it in jax.jit)"
+    return _describe(value)
 
 
 def _describe(value: Any) -> str:

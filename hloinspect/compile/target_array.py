@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -19,17 +20,55 @@ class NoValueError(TypeError):
     """The program asked for the value of an array on the target."""
 
 
+class KnownValue:
+    """A value that is made when somebody asks for it, and once. ``depth`` is how many programs must run for it."""
+
+    __slots__ = ("_made", "_make", "depth")
+
+    def __init__(self, make: Callable[[], Any], depth: int) -> None:
+        self._make: Callable[[], Any] | None = make
+        self._made: Any = None
+        self.depth = depth
+
+    def get(self) -> Any:
+        """Return the value. Raises what making it raises."""
+        if self._make is not None:
+            self._made, self._make = self._make(), None
+        return self._made
+
+
 class TargetArray(jax.Array):
-    """A shape and a dtype on a sharding of the target's devices, None where nothing has been said of it."""
+    """A shape and a dtype on a sharding of the target's devices.
 
-    __slots__ = ("_struct",)
+    ``sharding`` is None where it is not known. ``committed`` says whether the program has put the array there, as JAX
+    means it. ``value`` makes the same array on this machine, where a small program has made it from values
+    (compile/eager.py); None where nobody knows the value.
+    """
 
-    def __init__(self, shape: Any, dtype: Any, *, sharding: Any = None) -> None:
-        self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+    __slots__ = ("_committed", "_struct", "_value")
+
+    def __init__(
+        self,
+        shape: Any,
+        dtype: Any,
+        *,
+        sharding: Any = None,
+        weak_type: bool = False,
+        committed: bool = True,
+        value: KnownValue | None = None,
+    ) -> None:
+        self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak_type)
+        self._committed = committed and sharding is not None
+        self._value = value
 
     @property
     def aval(self) -> Any:
         return jax.typeof(self._struct)
+
+    @property
+    def known_value(self) -> KnownValue | None:
+        """What makes the same array on this machine, None where nobody knows the value."""
+        return self._value
 
     @property
     def shape(self) -> Any:
@@ -57,13 +96,11 @@ class TargetArray(jax.Array):
 
     @property
     def weak_type(self) -> bool:
-        return False
+        return bool(self._struct.weak_type)
 
     @property
     def committed(self) -> bool:
-        return self.sharding is not None
-
-    _committed = committed
+        return self._committed
 
     @property
     def device(self) -> Any:
@@ -101,10 +138,27 @@ class TargetArray(jax.Array):
         """Nothing is copied."""
 
     @property
-    def addressable_shards(self) -> NoReturn:
-        _refuse(self)
+    def addressable_shards(self) -> list[Any]:
+        """The part of each device, with its shape and without a value. Empty where the sharding is not known."""
+        if self.sharding is None:
+            return []
+        shard = importlib.import_module("jax._src.array").Shard
+        shape, kind = self.sharding.shard_shape(self.shape), self.sharding.memory_kind
+        return [
+            shard(
+                device,
+                self.sharding,
+                self.shape,
+                TargetArray(shape, self.dtype, sharding=jax.sharding.SingleDeviceSharding(device, memory_kind=kind)),
+            )
+            for device in self.sharding._device_assignment
+        ]
 
-    global_shards = addressable_data = addressable_shards
+    global_shards = addressable_shards
+
+    def addressable_data(self, index: int) -> Any:
+        """The part of one device; see ``addressable_shards``."""
+        return self.addressable_shards[index].data
 
     def __repr__(self) -> str:
         return f"TargetArray({self.dtype}{list(self.shape)}, {self.sharding})"
@@ -122,17 +176,28 @@ def _refuse(array: TargetArray, *args: Any, **kwargs: Any) -> NoReturn:
     )
 
 
-_VALUES = ("array", "bool", "complex", "float", "index", "int", "iter")
+def _by_value(name: str) -> Any:
+    """Return the method ``name`` that answers from the value where it is known, and refuses where it is not."""
+
+    def method(self: TargetArray, *args: Any, **kwargs: Any) -> Any:
+        if self.known_value is None:
+            _refuse(self)
+        return getattr(self.known_value.get(), name)(*args, **kwargs)
+
+    return method
+
+
+_VALUES = (*(f"__{name}__" for name in ("array", "bool", "complex", "float", "index", "int", "iter")),)
+_VALUE_METHODS = ("item", "tolist", "tobytes")
 
 
 def _complete() -> None:
-    """What JAX gives its arrays (operators, ``sum``, ``astype``, ``T``, ``at`` ...), but no values; and what JAX must
-    know of a type of argument."""
+    """Give what JAX gives its arrays (operators, ``sum``, ``astype``, ``T``, ``at`` ...), but no values that nobody
+    knows; and register what JAX must know of a type of argument."""
     methods = importlib.import_module("jax._src.numpy.array_methods")
-    kept = {*vars(TargetArray), *(f"__{name}__" for name in _VALUES)}
-    methods._set_array_base_attributes(TargetArray, exclude=kept)
-    for name in (*(f"__{name}__" for name in _VALUES), "item", "tolist", "tobytes"):
-        setattr(TargetArray, name, _refuse)
+    methods._set_array_base_attributes(TargetArray, exclude={*vars(TargetArray), *_VALUES})
+    for name in (*_VALUES, *_VALUE_METHODS):
+        setattr(TargetArray, name, _by_value(name))
     core, mlir, dtypes = (importlib.import_module(f"jax._src.{m}") for m in ("core", "interpreters.mlir", "dtypes"))
     core.pytype_aval_mappings[TargetArray] = lambda array: array.aval
     if hasattr(dtypes, "register_canonicalize_value_handler"):  # not in jax 0.9
