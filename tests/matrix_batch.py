@@ -46,10 +46,10 @@ def _prepare_once() -> None:
 
             become_target, became = devices.become_target, list[bool]()
 
-            def become_target_once(target_devices: Any, platform: str) -> None:
+            def become_target_once(*arguments: Any) -> None:
                 if not became:
                     became.append(True)
-                    become_target(target_devices, platform)
+                    become_target(*arguments)
 
             devices.become_target = become_target_once  # type: ignore[assignment]
         return made[0]
