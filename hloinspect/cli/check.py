@@ -31,8 +31,9 @@ Examples:
 METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: step, stall, exposed (.d2h, .h2d; % of the
 step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
 .HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
-Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input (of several INPUTs the others are judged
-all the same), 3 not enough evidence (--allow-unknown makes
+Whatever the budgets are, wrong values (HLO301) and a step that does not fit (HLO209) fail; --ignore takes one out.
+Exit codes: 0 all within, 1 one is over, 2 wrong use, unreadable input, or a step that the compiler refuses (of
+several INPUTs the others are judged all the same), 3 not enough evidence (--allow-unknown makes
 that a pass) or nothing in the baseline to compare with."""
 
 EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}

@@ -42,7 +42,8 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     rules = _rules(results)
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     for result in results:
-        result["ruleIndex"] = index[result["ruleId"]]
+        if result["ruleId"] in index:  # a report of another version may bear a rule that is not known here
+            result["ruleIndex"] = index[result["ruleId"]]
     driver = {"name": "hloinspect", "version": __version__, "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     told = [_notification(one, here) for one in unread]
