@@ -84,7 +84,7 @@ def _elements(groups: Sequence[FindingGroup]) -> Iterator[_Element]:
 
 
 def _alike(element: _Element, others: Sequence[_Element]) -> _Element | None:
-    """Return the worst of the others that is the same finding, or None."""
+    """Return the other that is the same finding, or None. Of several one of the same name, and then the worst."""
     group, subject = element
     fitting = [
         other
@@ -96,7 +96,7 @@ def _alike(element: _Element, others: Sequence[_Element]) -> _Element | None:
             else _place(other[1]) == _place(subject) and _same_tensor(other[1], subject)
         )
     ]
-    return max(fitting, key=lambda other: _loudness(other[0]), default=None)
+    return max(fitting, key=lambda other: (other[1].name == subject.name, _loudness(other[0])), default=None)
 
 
 def _same_tensor(one: Subject, other: Subject) -> bool:
