@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import shutil
 from pathlib import Path
@@ -11,11 +12,13 @@ from click.testing import CliRunner, Result
 from gate_samples import SMALL
 from offload_samples import module_text
 
+from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
-from hloinspect.gate.baseline import load_baseline
+from hloinspect.gate.baseline import load_baseline, update_baseline
+from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.config import load_gate
-from hloinspect.gate.gate import name_of, origin_of
+from hloinspect.gate.gate import check_report, name_of, origin_of
 
 GATE = """
 [tool.hloinspect]
@@ -288,3 +291,16 @@ def test_standard_input_is_recorded_under_a_name_or_not_at_all(tmp_path: Path) -
     options = ("--target", "gb200", "--baseline", tmp_path / "b.json", "--update-baseline")
     result = check("-", *options)
     assert (result.exit_code, "--as NAME" in result.stderr) == (2, True)
+
+
+def test_modules_of_one_dump_do_not_replace_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    report = api.inspect(str(SMALL), target="gb200").report
+    report = dataclasses.replace(report, input=dataclasses.replace(report.input, kind="dump"))
+    other = dataclasses.replace(report, module=dataclasses.replace(report.module, name="jit_other"))
+    one, two = (check_report(each, "dump", [parse_budget("count=99")], source="dump").now for each in (report, other))
+    update_baseline(path, [one])
+    with pytest.raises(UsageError, match=r"is that of module jit_replace_one, and this is module jit_other"):
+        update_baseline(path, [two])
+    with pytest.raises(UsageError, match=r"module jit_replace_one and module jit_other would both be"):
+        update_baseline(tmp_path / "new.json", [one, two])
