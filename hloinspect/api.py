@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from hloinspect.audit import AskedOf, audited
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
@@ -24,7 +24,7 @@ from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report, peak_info
-from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, Unknown
+from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, RuleLeftOut, Unknown
 from hloinspect.rules.asked import Asked, asked_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def inspect(
     xla_flags: Sequence[str] = (),
     module: str | None = None,
     keep: Path | None = None,
-    memory: bool | None = None,
+    memory: bool | Literal["unassigned"] | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
     production: Production | None = None,
@@ -134,8 +134,9 @@ def inspect(
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
     where that is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the
     transfers are listed and their verdicts are unknown. Memory is estimated where there is a target, or as ``memory``
-    says. ``rules`` says which rules run (all by default). ``cache`` keeps what was compiled (compile/cache.py).
-    ``production`` is what the production run had, for compiling the step (compile/production.py). Raises
+    says (``unassigned``: where there is a target and nothing says what XLA has assigned). ``rules`` says which rules
+    run (all by default). ``cache`` keeps what was compiled (compile/cache.py). ``production`` is what the production
+    run had, for compiling the step (compile/production.py). Raises
     HloInspectError.
     """
     found = classify(source)
@@ -160,7 +161,10 @@ def inspect(
         chosen = with_link(chosen, link)
     _check_topology(chosen, devices, topology)
     with _naming(loaded.info.path):
-        with_memory = chosen is not None if memory is None else memory
+        if memory == "unassigned":
+            with_memory = chosen is not None and loaded.device_bytes is None
+        else:
+            with_memory = chosen is not None if memory is None else memory
         return _judge(_read(loaded), chosen, devices, topology, rules, with_memory)
 
 
@@ -394,6 +398,7 @@ def _judge(
     report = build_report(loaded.info, offload, program, target, count, prediction, memory, limits, unknown, used)
     report = replace(report, audit=reading.audit)
     if rules is not None and rules.is_empty:
+        report = replace(report, rules_left_out=(RuleLeftOut("ALL", "all rules", "no rule is selected"),))
         return Inspection(report, offload, prediction, used)
     from hloinspect.offload.slices import check_slices
     from hloinspect.rules.engine import run_rules

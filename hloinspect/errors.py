@@ -40,11 +40,13 @@ class TargetError(HloInspectError):
 
 
 class CompileError(HloInspectError):
-    """A step that could not be compiled: the child's own message, shortened to one line. ``detail`` has the rest."""
+    """A step that could not be compiled: the child's own message, shortened to one line. ``detail`` has the rest,
+    ``code`` is that of the rule that knows the error (HLO308), or ""."""
 
-    def __init__(self, message: str, detail: str = "") -> None:
+    def __init__(self, message: str, detail: str = "", code: str = "") -> None:
         super().__init__(message)
         self.detail = detail
+        self.code = code
 
 
 class UsageError(HloInspectError):

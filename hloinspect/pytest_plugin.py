@@ -96,7 +96,8 @@ class Inspector:
             return check(self._placed(step, chosen), cache=self._cache(), **chosen)
         except BudgetExceeded as error:
             lines = [str(error), *(f"  {line}" for line in details(error.checked))]
-            if chosen.get("baseline") is not None:
+            lines += [f"  {note.text}" for note in error.checked.notes]
+            if chosen.get("baseline") is not None and not error.checked.blocked:
                 lines.append("  if this is meant: pytest --hloinspect-update-baseline")
             pytest.fail("\n".join(lines), pytrace=False)
         except HloInspectError as error:

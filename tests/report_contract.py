@@ -265,6 +265,7 @@ REPORT = {
     "trace": Maybe(TRACE),
     "limits": [text],
     "rules_not_run": [{"code": text, "name": text, "reason": text}],
+    "rules_left_out": [{"code": text, "name": text, "reason": text}],
     "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],
     "audit": Maybe(
         {
@@ -322,14 +323,13 @@ TRANSFER_GROUP = dict.fromkeys(("loop_depth", "count", "runs", "bytes", "bytes_p
     "cover_ms": Maybe(number),
     "wait_ms": Maybe(number),
 }
-FINDING_GROUP = {
+PLACE = {"file": Maybe(text), "function": Maybe(text), "line": Maybe(integer)}
+FINDING_GROUP = PLACE | {
     "code": text,
     "name": text,
     "severity": one_of("error", "warning", "info"),
-    "file": Maybe(text),
-    "function": Maybe(text),
-    "line": Maybe(integer),
     "count": integer,
+    "subjects": Maybe([PLACE | {"name": Maybe(text), "array": Maybe(text)}]),
 }
 CHANGE = one_of("came", "went", "changed")
 DIFFERENCE = {
@@ -354,10 +354,28 @@ DIFFERENCE = {
     "explanation": [text],
 }
 DIFF = DIFFERENCE | {"schema": one_of("hloinspect.diff/1")}
+STEP = {"input": text, "name": text, "target": Maybe(text)}
 BUDGET_CHECKS = {
     "schema": one_of("hloinspect.check/1"),
     "status": one_of("passed", "failed", "unknown", "error"),
-    "errors": [{"input": text, "name": text, "target": Maybe(text), "message": text}],
+    "errors": [STEP | {"message": text, "code": Maybe(text)}],
+    "blocking": [
+        STEP
+        | {
+            "code": text,
+            "rule": text,
+            "severity": one_of("error"),
+            "message": text,
+            "remedy": text,
+            "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
+        }
+    ],
+    "notes": [STEP | {"code": text, "text": text}],
+    "new_findings": [
+        STEP
+        | {key: value for key, value in FINDING_GROUP.items() if key != "name"}
+        | {"rule": text, "allowed_by": [text]}
+    ],
     "checks": [
         {
             "input": text,

@@ -15,7 +15,8 @@ from report_contract import DIFF, complaints, keys_of
 
 from hloinspect import api
 from hloinspect.cli import main
-from hloinspect.gate.difference import CAME, CHANGED, WENT, difference
+from hloinspect.gate.difference import difference
+from hloinspect.gate.findings import CAME, CHANGED, WENT
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup, snapshot_of
 from hloinspect.report.explain import MAX_CHANGES, explanation
 

@@ -240,7 +240,8 @@ def test_another_version_of_jax_is_reported_and_compared(tmp_path: Path) -> None
     old = compiled_directory(tmp_path / "old", "gb200_offload_scan_pipelined", OLD_FIXTURES)
     new = compiled_directory(tmp_path / "new", "gb200_offload_scan_pipelined")
     options = ("--as", "step", "--baseline", path)
-    assert check(old, *options, "--update-baseline").exit_code == 0
+    # jax 0.10.2 copies slices from other places than the program names.
+    assert check(old, *options, "--update-baseline", "--ignore", "HLO301").exit_code == 0
     for budget, code in (("lost=0", 0), ("stall+0ms", None)):
         result = check(new, *options, "--budget", budget)
         assert code is None or result.exit_code == code

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from gate_samples import FIXTURES
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect import api
+from hloinspect.cli import main
 from hloinspect.errors import UsageError
+from hloinspect.gate.baseline import Baseline
 from hloinspect.gate.budget import DEFAULT_BUDGETS, METRICS, parse_budget
+from hloinspect.gate.gate import check_report
 from hloinspect.gate.judge import MISSING, NOISE_SHARE, OVER, WITHIN, amount_of, check_budget
 from hloinspect.gate.snapshot import MemorySnapshot, Snapshot, Split, snapshot_of
-from hloinspect.report.schema import MemoryInfo, Report, RuleNotRun, Unknown
+from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, RuleNotRun, Unknown
 from hloinspect.verdict import UNKNOWN
 
 amounts = st.floats(0, 1e6, allow_nan=False)
@@ -200,3 +205,84 @@ def test_a_rule_that_needs_a_trace_is_not_asked_of_a_prediction_unless_it_is_nam
     lacking = dataclasses.replace(report, rules_not_run=(RuleNotRun("HLO407", "x", "needs a trace with whole steps"),))
     assert check_budget(lacking, parse_budget("findings=99")).status == WITHIN
     assert check_budget(lacking, parse_budget("findings.HLO407=0")).status == UNKNOWN
+
+
+def test_a_rule_that_is_named_must_have_looked_also_where_the_baseline_lacks_it(
+    report: Report, snapshot: Snapshot
+) -> None:
+    """Both sides missed it: that is alike for all errors, and nothing at all for the rule that was asked for."""
+    assert {"HLO302", "HLO303", "HLO407"} <= set(snapshot.rules_not_run)
+    for text in ("findings.HLO302+0", "findings.HLO302=0", "findings.HLO407=0", "findings.HLO41=0", "findings.HLO41+9"):
+        result = check_budget(report, parse_budget(text), snapshot)
+        assert (result.status, "could not run: needs" in result.reason) == (UNKNOWN, True)
+    for text in ("findings.error+0", "findings.HLO3+0", "findings.HLO4=9", "findings.HLO4+0"):
+        assert check_budget(report, parse_budget(text), snapshot).status == WITHIN
+
+
+# ---- budgets that can count nothing
+
+
+def check(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["check", "no/such/file.hlo", "--target", "gb200", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["findings.HLO999=0"], "HLO999 is no rule's code or the beginning of one"),
+        (["findings.HLO77=0"], "HLO77 is no rule's code or the beginning of one"),
+        (["findings.HLO102=0", "--ignore", "HLO102"], "HLO102 is left out (ignore = HLO102)"),
+        (["findings.HLO102=0", "--ignore", "HLO1"], "HLO102 is left out (ignore = HLO1)"),
+        (["findings.HLO1=0", "--ignore", "HLO1"], "HLO1 is left out (ignore = HLO1)"),
+        (["findings.HLO3=0", "--select", "HLO1"], "HLO3 is left out (select = HLO1)"),
+        (["findings=0", "--ignore", "ALL"], "every rule is left out (ignore = ALL)"),
+        (["findings.error=0", "--ignore", "ALL"], "every rule is left out (ignore = ALL)"),
+        (["findings.error=0", "--select", "HLO404"], "no rule that runs can say an error"),
+        (["findings.error=0", "--severity", "ALL=warning"], "no rule that runs can say an error"),
+    ],
+)
+def test_a_budget_that_can_count_nothing_is_refused_before_anything_is_read(arguments: list[str], words: str) -> None:
+    result = check("--budget", *arguments)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+    assert "no such file" not in result.stderr
+
+
+def test_the_projects_table_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = '[tool.hloinspect]\nignore = ["HLO302"]\nbudget = ["{}"]\n'
+    monkeypatch.chdir(tmp_path)
+    for budget, words in (
+        ("findings.HLO302=0", "HLO302 is left out (ignore = HLO302); take it back into what --ignore"),
+        ("findings.HLO999=0", "pyproject.toml: [tool.hloinspect] budget 'findings.HLO999=0': HLO999 is no rule"),
+    ):
+        (tmp_path / "pyproject.toml").write_text(table.format(budget), encoding="utf-8")
+        result = check()
+        assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["findings.HLO1=0", "--ignore", "HLO110"],
+        ["findings.error=0", "--ignore", "HLO4"],
+        ["findings.warning=0", "--severity", "ALL=warning"],
+        ["findings.HLO102=0", "--severity", "ALL=info"],
+        ["findings.info=0", "--select", "HLO105"],
+    ],
+)
+def test_a_budget_that_still_counts_something_is_taken(arguments: list[str]) -> None:
+    assert "no such file" in check("--budget", *arguments).stderr
+
+
+def test_a_report_that_was_made_without_a_rule_does_not_hold_a_budget_over_it(report: Report) -> None:
+    lacking = dataclasses.replace(report, rules_left_out=(RuleLeftOut("HLO102", "x", "ignore = HLO102"),))
+    with pytest.raises(UsageError, match=r"findings\.HLO102=0 means nothing"):
+        check_report(lacking, "step", [parse_budget("findings.HLO102=0")])
+    assert check_report(lacking, "step", [parse_budget("findings.HLO1=99")]).results[0].status == WITHIN
+    nothing = dataclasses.replace(report, rules_left_out=(RuleLeftOut("ALL", "all rules", "no rule is selected"),))
+    with pytest.raises(UsageError, match="every rule is left out"):
+        check_report(nothing, "step", [parse_budget("findings=99")])
+    kept = check_report(nothing, "step", [], Baseline(Path("b.json")).updated([snapshot_of(report, "step")]))
+    assert [result.budget.text for result in kept.results] == [
+        text for text in DEFAULT_BUDGETS if not text.startswith("findings")
+    ]

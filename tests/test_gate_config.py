@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import shutil
 from pathlib import Path
@@ -11,11 +12,13 @@ from click.testing import CliRunner, Result
 from gate_samples import SMALL
 from offload_samples import module_text
 
+from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
-from hloinspect.gate.baseline import load_baseline
+from hloinspect.gate.baseline import load_baseline, update_baseline
+from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.config import load_gate
-from hloinspect.gate.gate import name_of
+from hloinspect.gate.gate import check_report, name_of, origin_of
 
 GATE = """
 [tool.hloinspect]
@@ -184,3 +187,120 @@ def test_a_project_without_a_table_has_no_gate(tmp_path: Path) -> None:
 )
 def test_the_name_of_an_input_is_the_same_on_every_machine(source: str, name: str) -> None:
     assert name_of(source, Path("/home/me/project")) == name
+
+
+# ---- two steps of one name
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        ("xla_flags = ['a=1']", "xla_flags = ['a=2']", "(xla_flags a=1; xla_flags a=2)"),
+        ("topology = '2x4'", "", "(topology 2x4; no topology)"),
+        ("link = '50GB/s'", "link = '60GB/s'", "(link 50GB/s; link 60GB/s)"),
+        ("module = '1'", "module = '2'", "(module 1; module 2)"),
+        ("pgle = 'a'", "", "(--pgle; nothing of the production run)"),
+        ("", "budget = 'stall=1%'", "is there twice for h100: give one"),
+    ],
+)
+def test_steps_that_a_baseline_would_call_the_same_are_refused_with_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str, words: str
+) -> None:
+    head = "[[tool.hloinspect.step]]\nstep = 'no/such.hlo'\ntarget = 'h100'\nbudget = 'stall=9%'\n"
+    second = head.replace("budget = 'stall=9%'\n", "") if "budget" in other else head
+    (tmp_path / "pyproject.toml").write_text(f"{head}{one}\n{second}{other}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = check("--report", f"json={tmp_path}/x.json")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
+    assert "name = in pyproject.toml" in result.stderr
+    assert "no such file" not in result.stderr
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two files of one name in two folders, and a working directory beside them."""
+    files = [tmp_path / folder / "step.hlo.gz" for folder in ("a", "b", "deep/a")]
+    for file in files:
+        file.parent.mkdir(parents=True)
+        shutil.copy(SMALL, file)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    return files
+
+
+def test_two_files_of_one_name_are_refused_with_both(elsewhere: list[Path]) -> None:
+    result = check(*elsewhere[:2], "--target", "gb200", "--baseline", "b.json", "--update-baseline")
+    assert (result.exit_code, result.stderr.count("\n"), Path("b.json").exists()) == (2, 1, False)
+    assert f"({elsewhere[0]}; {elsewhere[1]})" in result.stderr
+    assert "--as NAME" in result.stderr
+
+
+def test_a_number_of_devices_that_is_the_default_is_the_same_step(elsewhere: list[Path]) -> None:
+    table = f"[[tool.hloinspect.step]]\nstep = '{elsewhere[0]}'\ntarget = 'gb200'\n"
+    Path("pyproject.toml").write_text(f"[tool.hloinspect]\nbaseline = 'b.json'\n{table}{table}devices = 1\n")
+    result = check("--update-baseline")
+    assert (result.exit_code, Path("b.json").exists()) == (2, False)
+    assert "is there twice for gb200" in result.stderr
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_an_update_does_not_replace_the_entry_of_another_folder(elsewhere: list[Path], other: int) -> None:
+    options = ("--target", "gb200", "--baseline", "b.json")
+    assert check(elsewhere[0], *options, "--update-baseline").exit_code == 0
+    recorded = Path("b.json").read_bytes()
+    assert str(elsewhere[0].parent.parent).encode() not in recorded
+    assert check(elsewhere[0], *options, "--update-baseline").exit_code == 0
+    assert Path("b.json").read_bytes() == recorded
+    refused = check(elsewhere[other], *options, "--update-baseline")
+    assert (refused.exit_code, refused.stderr.count("\n"), refused.stdout) == (2, 1, "")
+    assert "is that of a/step.hlo.gz (folder " in refused.stderr
+    assert f"this is {elsewhere[other].parent.name}/step.hlo.gz (folder " in refused.stderr
+    assert "--as step.hlo.gz" in refused.stderr
+    assert Path("b.json").read_bytes() == recorded
+    # Another machine has the file elsewhere: what is compared goes by the name.
+    assert check(elsewhere[other], *options).exit_code == 0
+    # Whoever gives the name says which step it is.
+    assert check(elsewhere[other], *options, "--as", "other", "--update-baseline").exit_code == 0
+    assert check(elsewhere[other], *options, "--as", "step.hlo.gz", "--update-baseline").exit_code == 0
+    assert [entry.step for entry in load_baseline(Path("b.json")).entries] == ["other", "step.hlo.gz"]
+
+
+def test_python_does_not_replace_the_entry_of_another_folder_either(elsewhere: list[Path]) -> None:
+    import hloinspect
+
+    hloinspect.check(elsewhere[0], target="gb200", baseline="b.json", update_baseline=True)
+    for what in (elsewhere[1], hloinspect.inspect(str(elsewhere[1]), target="gb200")):
+        with pytest.raises(UsageError, match=r"is that of a/step\.hlo\.gz .* this is b/step\.hlo\.gz"):
+            hloinspect.check(what, target="gb200", baseline="b.json", update_baseline=True)
+    hloinspect.check(elsewhere[1], target="gb200", baseline="b.json", update_baseline=True, name="b")
+    assert [entry.step for entry in load_baseline(Path("b.json")).entries] == ["b", "step.hlo.gz"]
+
+
+def test_a_file_below_the_working_directory_has_its_path_and_no_origin(project: Path) -> None:
+    module = project / "modules" / "optimizer.hlo.gz"
+    assert origin_of(str(module), project) is None
+    assert origin_of("../a/step.hlo", project) is None
+    assert origin_of("train.steps:big", project) is None
+    assert origin_of("/else/train.py:step", project) != origin_of("/other/train.py:step", project)
+    assert check(module, "--target", "gb200", "--baseline", "b.json", "--update-baseline").exit_code == 0
+    assert [(e.step, e.origin) for e in load_baseline(Path("b.json")).entries] == [("modules/optimizer.hlo.gz", None)]
+
+
+def test_standard_input_is_recorded_under_a_name_or_not_at_all(tmp_path: Path) -> None:
+    options = ("--target", "gb200", "--baseline", tmp_path / "b.json", "--update-baseline")
+    result = check("-", *options)
+    assert (result.exit_code, "--as NAME" in result.stderr) == (2, True)
+
+
+def test_modules_of_one_dump_do_not_replace_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    report = api.inspect(str(SMALL), target="gb200").report
+    report = dataclasses.replace(report, input=dataclasses.replace(report.input, kind="dump"))
+    other = dataclasses.replace(report, module=dataclasses.replace(report.module, name="jit_other"))
+    one, two = (check_report(each, "dump", [parse_budget("count=99")], source="dump").now for each in (report, other))
+    update_baseline(path, [one])
+    with pytest.raises(UsageError, match=r"is that of module jit_replace_one, and this is module jit_other"):
+        update_baseline(path, [two])
+    with pytest.raises(UsageError, match=r"module jit_replace_one and module jit_other would both be"):
+        update_baseline(tmp_path / "new.json", [one, two])

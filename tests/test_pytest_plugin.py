@@ -14,6 +14,7 @@ from gate_samples import FIXTURES, ROOT
 
 from hloinspect.gate.baseline import load_baseline
 
+CASES = Path(__file__).parent / "data" / "cases"
 TESTS = """
 import pytest
 
@@ -59,6 +60,15 @@ def test_by_option(hloinspect):
 """
 
 
+WRONG_TESTS = """
+import pytest
+
+@pytest.mark.hloinspect(target="gb200", baseline="wrong.json", budget="stall=99%")
+def test_wrong(hloinspect):
+    hloinspect.check("modules/wrong.hlo.pb.xz")
+"""
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("project")
@@ -67,6 +77,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(FIXTURES / f"gb200_{name}" / "module.hlo.txt.gz", home / "modules" / f"{name}.hlo.gz")
     (home / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", encoding="utf-8")
     (home / "test_steps.py").write_text(TESTS, encoding="utf-8")
+    shutil.copy(CASES / "pipelined_wrong_offsets_jax0.10.1.hlo.pb.xz", home / "modules" / "wrong.hlo.pb.xz")
+    (home / "test_wrong.py").write_text(WRONG_TESTS, encoding="utf-8")
     (home / "test_baseline.py").write_text(BASELINE_TESTS, encoding="utf-8")
     return home
 
@@ -108,6 +120,14 @@ def test_a_test_passes_fails_or_cannot_tell_as_the_command_does(project: Path) -
     assert "knows target, link, devices" in said
     assert "Traceback" not in said
     assert "internal" not in said.lower()
+
+
+def test_wrong_values_fail_and_are_neither_within_a_budget_nor_a_baseline(project: Path) -> None:
+    done = run_pytest(project, "test_wrong.py", "-q", "--hloinspect-update-baseline")
+    assert (done.returncode, (project / "wrong.json").exists()) == (1, False)
+    assert "was not changed" in done.stdout
+    assert "HLO301 (wrong values): XLA copies other bytes" in done.stdout
+    assert "if this is meant" not in done.stdout
 
 
 @pytest.mark.slow

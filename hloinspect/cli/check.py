@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from hloinspect.cli.console import emit
 from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
-from hloinspect.errors import HloInspectError, UsageError
+from hloinspect.errors import CompileError, HloInspectError, UsageError, printable
 from hloinspect.given import Production
 
 if TYPE_CHECKING:
+    from hloinspect.gate.baseline import Baseline
     from hloinspect.gate.config import GateConfig, GatedStep
     from hloinspect.gate.gate import Checked, Unread
     from hloinspect.report.schema import Report
@@ -30,8 +31,9 @@ Examples:
 METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: step, stall, exposed (.d2h, .h2d; % of the
 step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
 .HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
-Exit codes: 0 all within, 1 one is over, 2 wrong use or unreadable input (of several INPUTs the others are judged
-all the same), 3 not enough evidence (--allow-unknown makes
+Whatever the budgets are, wrong values (HLO301) and a step that does not fit (HLO209) fail; --ignore takes one out.
+Exit codes: 0 all within, 1 one is over, 2 wrong use, unreadable input, or a step that the compiler refuses (of
+several INPUTs the others are judged all the same), 3 not enough evidence (--allow-unknown makes
 that a pass) or nothing in the baseline to compare with."""
 
 EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}
@@ -91,6 +93,7 @@ def command(
     from hloinspect.gate.budget import parse_budget
     from hloinspect.gate.config import GatedStep, load_gate
     from hloinspect.gate.gate import overall
+    from hloinspect.gate.sense import refuse_senseless
 
     limits = tuple(parse_budget(text) for text in budgets)  # before anything is compiled
     writers = [(style, output), *(_writer(text) for text in reports)]
@@ -101,6 +104,8 @@ def command(
     options = GatedStep("", name or "", target, link, devices, topology, xla_flags, module, limits, production)
     steps = _given(inputs, options, config, here) if inputs else _configured(config, options)
     _refuse_senseless(steps, baseline, update_baseline)
+    for step in steps:
+        refuse_senseless(step.budgets, rules)
     wanted = _wanted(steps, baseline, writers, rules)
     checks, unread = _run(steps, baseline, update_baseline, allow_unknown, wanted, cache)
     for style_of, file in writers:
@@ -117,7 +122,11 @@ def _given(inputs: Sequence[str], options: GatedStep, config: GateConfig | None,
     if options.name and len(inputs) > 1:
         raise UsageError(f"--as names one step, and there are {len(inputs)}")
     budgets = options.budgets or (config.budgets if config else ())
-    return [replace(options, source=text, name=options.name or name_of(text, here), budgets=budgets) for text in inputs]
+    if options.name:
+        return [replace(options, source=inputs[0], budgets=budgets)]
+    return [
+        replace(options, source=text, name=name_of(text, here), named_after=text, budgets=budgets) for text in inputs
+    ]
 
 
 def _configured(config: GateConfig | None, options: GatedStep) -> list[GatedStep]:
@@ -135,14 +144,16 @@ def _configured(config: GateConfig | None, options: GatedStep) -> list[GatedStep
 
 def _wanted(
     steps: Sequence[GatedStep], baseline: Path | None, writers: Sequence[tuple[str, str | None]], rules: Choice
-) -> tuple[Choice, bool | None]:
-    """The rules to run, and whether to follow memory: neither is cheap, and a limit on time needs neither."""
-    from hloinspect.rules.choice import NOTHING
+) -> tuple[Choice, bool | Literal["unassigned"] | None]:
+    """The rules to run, and whether to follow memory: neither is cheap, and a limit on time needs only those rules that
+    fail every check. Whether a step fits is known for nothing where XLA's own figure came with it."""
+    from hloinspect.gate.blocking import OVER_REPORT, TOO_LARGE
 
     asked = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
     if baseline is not None or "findings" in asked or any(style in SHOW_FINDINGS for style, _ in writers):
         return rules, None
-    return NOTHING, None if "memory" in asked else False
+    looks_for_size = not rules.why_left_out(TOO_LARGE)
+    return rules.limited_to(OVER_REPORT), None if "memory" in asked else "unassigned" if looks_for_size else False
 
 
 def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update: bool) -> None:
@@ -154,12 +165,34 @@ def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update:
             raise UsageError(f"{budget.text} compares with a baseline: give --baseline FILE")
         if not all(step.budgets for step in steps):
             raise UsageError("a gate needs a limit: --budget stall=2%, or --baseline (see `hloinspect check --help`)")
-    seen: set[tuple[str, str | None, int | None]] = set()
+    for step in steps if update else ():
+        if step.named_after == "-":
+            raise UsageError("standard input has no name to record it under: give --as NAME")
+    seen: dict[tuple[str, str | None, int | None], GatedStep] = {}
     for step in steps:
-        key = (step.name, step.target, step.devices)
-        if key in seen:
-            raise UsageError(f"{step.name} is there twice for {step.target or 'no target'}: give one of them a name")
-        seen.add(key)
+        other = seen.setdefault((step.name, step.target, step.devices), step)
+        if other is not step:
+            raise UsageError(_twice(other, step))
+
+
+def _twice(one: GatedStep, other: GatedStep) -> str:
+    """Return what to say of two steps that a baseline would call the same, with what tells them apart."""
+    options = ("source", "module", "link", "topology", "xla_flags", "production")
+    differing = [option for option in options if getattr(one, option) != getattr(other, option)]
+    sides = [", ".join(_option_text(step, option) for option in differing) for step in (one, other)]
+    between = f" ({sides[0]}; {sides[1]})" if differing else ""
+    remedy = "give one of them a name of its own: name = in pyproject.toml, or --as NAME for one INPUT alone"
+    return f"{one.name} is there twice for {one.target or 'no target'}{between}: {remedy}"
+
+
+def _option_text(step: GatedStep, option: str) -> str:
+    value = getattr(step, option)
+    if option == "source":
+        return str(value)
+    if option == "production":
+        return value.option if value else "nothing of the production run"
+    shown = " ".join(value) if isinstance(value, tuple) else value
+    return f"{option} {shown}" if shown else f"no {option}"
 
 
 def _run(
@@ -167,36 +200,59 @@ def _run(
     path: Path | None,
     update: bool,
     allow_unknown: bool,
-    wanted: tuple[Choice, bool | None],
+    wanted: tuple[Choice, bool | Literal["unassigned"] | None],
     cache: Path | None,
 ) -> tuple[list[Checked], list[Unread]]:
-    from hloinspect.gate.gate import check_report, why_no_entry
-
     known: Baseline | None = None
     if path is not None:
         from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 
         known = Baseline(path) if update and not path.exists() else load_baseline(path)
     reports, unread = _reports(steps, wanted, cache)
-    checks = [check_report(report, step.name, step.budgets, known) for step, report in reports]
-    if not update or path is None:
+    checks = _checks(reports, known)
+    if not update or path is None or not _is_recordable(path, checks, unread, allow_unknown):
         return checks, unread
+    known = update_baseline(path, [checked.now for checked in checks])
+    click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
+    return _checks(reports, known), unread
+
+
+def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None) -> list[Checked]:
+    """Hold each report against its budgets. Raises UsageError where two are one step to a baseline."""
+    from hloinspect.gate.gate import check_report
+
+    checks = [check_report(report, step.name, step.budgets, known, step.named_after) for step, report in reports]
+    seen: dict[tuple[str, str, int, str], GatedStep] = {}
+    for (step, _), checked in zip(reports, checks, strict=True):
+        other = seen.setdefault(checked.now.key, step)
+        if other is not step and known is not None:
+            raise UsageError(_twice(other, step))
+    return checks
+
+
+def _is_recordable(path: Path, checks: Sequence[Checked], unread: Sequence[Unread], allow_unknown: bool) -> bool:
+    """Whether the answers may become a baseline; says why not. Raises UsageError where one rests on unknown times."""
+    from hloinspect.gate.gate import why_no_entry
+    from hloinspect.report.check_text import finding_text
+
+    for checked in checks:
+        if checked.blocked:
+            reason = f"{checked.name} is no baseline: {finding_text(checked.blocked[0])}"
+            click.echo(f"{path} was not changed, since {printable(reason)}", err=True)
+            return False
     for checked in checks:
         if (reason := why_no_entry(checked)) and not allow_unknown:
             raise UsageError(f"{path} was not changed, since {checked.name} is no baseline: {reason}")
     if unread:
         click.echo(f"{path} was not changed, since not all steps could be read", err=True)
-        return checks, unread
-    known = update_baseline(path, [checked.now for checked in checks])
-    click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
-    return [check_report(report, step.name, step.budgets, known) for step, report in reports], unread
+    return not unread
 
 
 def _reports(
-    steps: Sequence[GatedStep], wanted: tuple[Choice, bool | None], cache: Path | None
+    steps: Sequence[GatedStep], wanted: tuple[Choice, bool | Literal["unassigned"] | None], cache: Path | None
 ) -> tuple[list[tuple[GatedStep, Report]], list[Unread]]:
     """The reports on all steps. One of several that cannot be compiled or read does not keep the others from being
-    judged; wrong use does, and so does the only one."""
+    judged; wrong use does, and so does the only one, unless its compiler refused it: that is an answer on the step."""
     from hloinspect.gate.gate import Unread, report_of
 
     rules, memory = wanted
@@ -208,9 +264,10 @@ def _reports(
             try:
                 report = report_of(step, rules=rules, memory=memory, cache=cache, on_progress=progress)
             except HloInspectError as error:
-                if isinstance(error, UsageError) or len(steps) == 1:
+                code = error.code if isinstance(error, CompileError) else ""
+                if isinstance(error, UsageError) or (len(steps) == 1 and not code):
                     raise
-                unread.append(Unread(step.name, step.source, step.target, " ".join(str(error).split())))
+                unread.append(Unread(step.name, step.source, step.target, " ".join(str(error).split()), code))
             else:
                 reports.append((step, report))
     finally:

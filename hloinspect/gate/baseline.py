@@ -7,17 +7,20 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hloinspect.errors import InputError, UsageError
-from hloinspect.gate.snapshot import FindingGroup, Made, MemorySnapshot, Snapshot, Split, TransferGroup
+from hloinspect.gate.decode import FieldError, parsed, read_baseline, shown
+from hloinspect.gate.snapshot import Snapshot
 
 SCHEMA = "hloinspect.baseline/1"
 _MAX_BYTES = 64 << 20
 _LINE = 100
+_RENAME = "--as NAME, or name = in pyproject.toml"
 _HOW = "make it with `hloinspect check ... --baseline {path} --update-baseline`"
 
 
@@ -57,11 +60,12 @@ def _where(entry: Snapshot) -> str:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """The baseline in a file. Raises InputError, one line with the file, where it is missing or not whole."""
+    """The baseline in a file. Raises InputError, one line with the file and the field, where it is missing or not
+    whole."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{path} is too large for a baseline ({_MAX_BYTES >> 20} MiB at most)")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no baseline {path}: {_HOW.format(path=path)}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -69,73 +73,20 @@ def load_baseline(path: Path) -> Baseline:
         raise InputError(f"{path} is not a baseline: {reason}") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
-        raise InputError(f"{path} is not a baseline: its schema is {schema!r}, and this version reads {SCHEMA!r}")
+        raise InputError(f"{path} is not a baseline: its schema is {shown(schema)}, and this version reads {SCHEMA!r}")
     try:
-        entries = [_entry(entry) for entry in data["entries"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} is not a whole {SCHEMA}: {type(error).__name__}: {error}") from None
+        entries: tuple[Snapshot, ...] = read_baseline(data)
+    except FieldError as error:
+        raise InputError(f"{path} is not a whole {SCHEMA}: {error}") from None
+    if twice := _twice(entries):
+        raise InputError(f"{path} has two entries for {twice.step} on {_where(twice)}: delete one of them")
     return Baseline(path).updated(entries)
 
 
-def _entry(data: Mapping[str, Any]) -> Snapshot:
-    made = dict(data["made"])
-    made["flags"] = None if made["flags"] is None else tuple(map(str, made["flags"]))
-    return Snapshot(
-        step=str(data["step"]),
-        target=None if data["target"] is None else str(data["target"]),
-        devices=int(data["devices"]),
-        kind=str(data["kind"]),
-        made=Made(**made),
-        step_ms=_number(data["step_ms"]),
-        stall_ms=_split(data["stall_ms"]),
-        exposed_ms=_split(data["exposed_ms"]),
-        bytes_per_step={part: int(data["bytes_per_step"][part]) for part in ("d2h", "h2d")},
-        verdicts=_counts(data["verdicts"]),
-        memory=MemorySnapshot(**data["memory"]),
-        transfers=tuple(_transfer(item) for item in data["transfers"]),
-        findings=tuple(_finding(item) for item in data["findings"]),
-        rules_not_run=tuple(map(str, data["rules_not_run"])),
-    )
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise ValueError(f"{value!r} is no amount")
-    return float(value)
-
-
-def _split(value: Mapping[str, Any] | None) -> Split | None:
-    if value is None:
-        return None
-    parts = [_number(value[part]) for part in ("d2h", "h2d", "total")]
-    return Split(*(0.0 if part is None else part for part in parts))
-
-
-def _counts(value: Mapping[str, Any]) -> dict[str, int]:
-    return {str(word): int(count) for word, count in sorted(value.items())}
-
-
-def _transfer(data: Mapping[str, Any]) -> TransferGroup:
-    whole = {name: int(data[name]) for name in ("loop_depth", "count", "runs", "bytes", "bytes_per_step")}
-    times = {name: _number(data[name]) for name in ("duration_ms", "cover_ms", "wait_ms")}
-    return TransferGroup(
-        **{
-            **data,
-            **whole,
-            **times,
-            "shape": tuple(int(n) for n in data["shape"]),
-            "mechanisms": _counts(data["mechanisms"]),
-            "verdicts": _counts(data["verdicts"]),
-        }
-    )
-
-
-def _finding(data: Mapping[str, Any]) -> FindingGroup:
-    if data["severity"] not in ("error", "warning", "info"):
-        raise ValueError(f"{data['severity']!r} is no severity")
-    return FindingGroup(**{**data, "count": int(data["count"])})
+def _twice(entries: Sequence[Snapshot]) -> Snapshot | None:
+    """Return an entry of which there is another with the same key, or None."""
+    counts = Counter(entry.key for entry in entries)
+    return next((entry for entry in entries if counts[entry.key] > 1), None)
 
 
 # ---- writing
@@ -164,16 +115,35 @@ def _laid_out(value: Any, margin: str) -> str:
 def update_baseline(path: Path, entries: Sequence[Snapshot]) -> Baseline:
     """Puts entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
     if need be, and other processes that do the same wait. Raises InputError, and UsageError where it cannot be
-    written."""
+    written, or where an entry would replace that of another input."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             old = load_baseline(path) if path.exists() else Baseline(path)
+            _refuse_others(old, entries)
             new = old.updated(entries)
             _replace(path, to_json(new))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     return new
+
+
+def _refuse_others(old: Baseline, entries: Sequence[Snapshot]) -> None:
+    """Raise UsageError where an entry would replace that of another input, which only has the same name."""
+    if twice := _twice(entries):
+        inputs = [entry.origin or entry.step for entry in entries if entry.key == twice.key]
+        raise UsageError(
+            f"{old.path} was not changed: {' and '.join(inputs)} would both be its entry {twice.step} on "
+            f"{_where(twice)}; give one of them a name of its own: {_RENAME}"
+        )
+    for entry in entries:
+        known = old.find(entry)
+        if known is not None and known.origin and entry.origin and known.origin != entry.origin:
+            raise UsageError(
+                f"{old.path} was not changed: its entry {entry.step} on {_where(entry)} is that of {known.origin}, and "
+                f"this is {entry.origin}; if it is another step, give it a name of its own, else say that it is the "
+                f"same: {_RENAME} (--as {entry.step})"
+            )
 
 
 @contextlib.contextmanager

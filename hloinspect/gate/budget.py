@@ -97,6 +97,12 @@ def rule_of_metric(metric: str) -> str:
     return match.group(1) if match else ""
 
 
+def counted(metric: str) -> tuple[str, str]:
+    """Return the rule (or the beginning of its code) and the severity that a metric of findings counts; "" is any."""
+    code = rule_of_metric(metric)
+    return code, "" if code else metric.partition(".")[2]
+
+
 def parse_budget(text: str, where: str = "--budget") -> Budget:
     """The budget that ``text`` spells. Raises UsageError, which begins with ``where`` it stands, with what was
     expected."""
@@ -107,6 +113,7 @@ def parse_budget(text: str, where: str = "--budget") -> Budget:
     metric, op, number, unit = match.groups()
     if metric not in METRICS and not rule_of_metric(metric):
         raise UsageError(f"{shown}: unknown metric {metric!r}; known are {', '.join(METRICS)}, findings.HLO101")
+    _refuse_unknown_rule(rule_of_metric(metric), shown)
     limit = float(number)
     if not math.isfinite(limit):
         raise UsageError(f"{shown}: {number[:20]} is no limit; {_EXPECTED}")
@@ -114,6 +121,15 @@ def parse_budget(text: str, where: str = "--budget") -> Budget:
         raise UsageError(f"{shown}: {LOST} counts against the baseline as it is: write {LOST}={number}")
     factor, unit = _unit(METRICS.get(metric, (COUNT, ""))[0], metric, op, unit, shown)
     return Budget(text.strip(), metric, op, limit * factor, unit)
+
+
+def _refuse_unknown_rule(code: str, shown: str) -> None:
+    if not code:
+        return
+    from hloinspect.rules.registry import RULES  # with all rules, which only who names one has to wait for
+
+    if not any(rule.code.startswith(code) for rule in RULES):
+        raise UsageError(f"{shown}: {code} is no rule's code or the beginning of one (see `hloinspect rules`)")
 
 
 def _unit(kind: str, metric: str, op: str, unit: str, shown: str) -> tuple[float, str]:

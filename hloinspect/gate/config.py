@@ -31,7 +31,8 @@ _STEP_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class GatedStep:
-    """One step on one target. ``source`` is an INPUT as on the command line, ``name`` what the baseline calls it."""
+    """One step on one target. ``source`` is an INPUT as on the command line, ``name`` what the baseline calls it, and
+    ``named_after`` the INPUT whose path the name shortens, None where the name was given."""
 
     source: str
     name: str
@@ -43,6 +44,7 @@ class GatedStep:
     module: str | None = None
     budgets: tuple[Budget, ...] = ()
     production: Production = field(default_factory=Production)
+    named_after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
-
-WENT, CAME, CHANGED = "went", "came", "changed"
 
 _SEEN_SHARE = 0.001
 """Waits that differ by less than this share of the longer step are the same."""
@@ -46,15 +45,6 @@ class TransferChange:
         group = self.after or self.before
         assert group is not None
         return group
-
-
-@dataclass(frozen=True, slots=True)
-class FindingChange:
-    """``kind`` is came, went, or changed (the severity)."""
-
-    kind: str
-    before: FindingGroup | None
-    after: FindingGroup | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
         made=tuple(_made(before, after)),
         metrics=tuple(_metrics(before, after)),
         transfers=tuple(changes),
-        findings=tuple(_findings(before.findings, after.findings)),
+        findings=finding_changes(before.findings, after.findings),
         lost=tuple(f"{described(had)} {place(had)}".rstrip() for had, _ in gone),
         lost_runs=sum(runs for _, runs in gone),
     )
@@ -353,21 +343,3 @@ def _metrics(before: Snapshot, after: Snapshot) -> Sequence[MetricChange]:
     for verdict in sorted({*had.verdicts, *has.verdicts}):
         rows.append((f"count.{verdict}", had.verdicts.get(verdict, 0), has.verdicts.get(verdict, 0), "count"))
     return [MetricChange(*row) for row in rows]
-
-
-def _findings(before: Sequence[FindingGroup], after: Sequence[FindingGroup]) -> Sequence[FindingChange]:
-    """By rule and function; a finding that moved to another function has gone and come."""
-
-    def key(finding: FindingGroup) -> tuple[str, str, str]:
-        return (finding.code, PurePath(finding.file or "").name, finding.function or "")
-
-    # Of one that speaks with two voices the loudest counts: it comes last and stays.
-    had, has = ({key(f): f for f in sorted(side, key=_loudness)} for side in (before, after))
-    found = [FindingChange(CAME, None, has[k]) for k in sorted(has.keys() - had.keys())]
-    found += [FindingChange(WENT, had[k], None) for k in sorted(had.keys() - has.keys())]
-    both = sorted(had.keys() & has.keys())
-    return found + [FindingChange(CHANGED, had[k], has[k]) for k in both if had[k].severity != has[k].severity]
-
-
-def _loudness(finding: FindingGroup) -> int:
-    return ("info", "warning", "error").index(finding.severity)

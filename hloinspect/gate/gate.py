@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Literal
 
 from hloinspect.errors import UsageError
-from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, Budget, parse_budget
+from hloinspect.gate.blocking import Note, blocking_findings, blocking_notes
+from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
-from hloinspect.inputs import is_trace
-from hloinspect.report.schema import Report
+from hloinspect.inputs import DUMP, is_trace
+from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.verdict import UNKNOWN
 
 if TYPE_CHECKING:
     from hloinspect.gate.baseline import Baseline
     from hloinspect.gate.difference import Difference
+    from hloinspect.gate.findings import FindingChange
     from hloinspect.hardware import Target
     from hloinspect.rules.choice import Choice
 
 PASSED, FAILED, UNDECIDED, ERROR = "passed", "failed", "unknown", "error"
+
+
+@dataclass(frozen=True, slots=True)
+class NewFinding:
+    """A finding that the baseline has not, and the budgets that count it and hold all the same."""
+
+    change: FindingChange
+    allowed_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +50,43 @@ class Checked:
     def status(self, allow_unknown: bool = False) -> str:
         """passed, failed, or unknown: not enough evidence, or nothing to compare with. The latter is never allowed."""
         statuses = {result.status for result in self.results}
-        if OVER in statuses:
+        if self.blocked or OVER in statuses:
             return FAILED
         if MISSING in statuses or (UNKNOWN in statuses and not allow_unknown):
             return UNDECIDED
         return PASSED
+
+    @property
+    def blocked(self) -> tuple[FindingInfo, ...]:
+        """The findings that fail the check whatever its budgets are."""
+        return blocking_findings(self.report)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What else the answer has to say of the rules behind ``blocked``, such as that one was left out."""
+        return blocking_notes(self.report)
+
+    @property
+    def new(self) -> tuple[NewFinding, ...]:
+        """The findings that the baseline has not."""
+        if self.difference is None:
+            return ()
+        from hloinspect.gate.findings import is_new, new_count
+
+        return tuple(
+            NewFinding(
+                change,
+                tuple(
+                    result.budget.text
+                    for result in self.results
+                    if result.status == WITHIN
+                    and result.budget.metric.startswith(FINDINGS)
+                    and new_count([change], *counted(result.budget.metric))
+                ),
+            )
+            for change in self.difference.findings
+            if is_new(change)
+        )
 
     @property
     def broken(self) -> tuple[BudgetResult, ...]:
@@ -53,12 +96,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A step that could not be compiled or read, so that nothing was held against it. ``message`` is one line."""
+    """A step that could not be compiled or read, so that nothing was held against it. ``message`` is one line, ``code``
+    that of the rule that knows the compiler's error (HLO308), or ""."""
 
     name: str
     source: str
     target: str | None
     message: str
+    code: str = ""
 
 
 def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
@@ -77,17 +122,30 @@ def name_of(source: str, folder: Path) -> str:
     return source if colon else told_from(source, folder)
 
 
+def origin_of(source: str, folder: Path) -> str | None:
+    """Return what tells an input apart from others that ``name_of`` gives the same name: for a file outside of
+    ``folder`` its own folder's name and a digest of the whole path. None where the name is a path or a module."""
+    file, colon, function = source.rpartition(":")
+    is_step = bool(colon) and file.endswith(".py")
+    path = PurePath(file if is_step else source)
+    if (colon and not is_step) or not path.is_absolute() or path.is_relative_to(folder):
+        return None
+    digest = hashlib.sha256(str(path.parent).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    name = f"{path.name}:{function}" if is_step else path.name
+    return f"{path.parent.name}/{name} (folder {digest})"
+
+
 def report_of(
     step: GatedStep,
     *,
     target: str | Target | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
-    memory: bool | None = None,
+    memory: bool | Literal["unassigned"] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> Report:
     """The report on an input: measured for a trace, predicted for anything else. ``target`` replaces the step's;
-    ``memory``: whether to follow it. Raises HloInspectError."""
+    ``memory``: whether to follow it, as ``inspect`` takes it. Raises HloInspectError."""
     chosen = target or step.target
     if is_trace(step.source):
         from hloinspect.tracing import trace
@@ -102,6 +160,7 @@ def report_of(
             link=step.link,
             devices=step.devices,
             topology=step.topology,
+            rules=rules,
             on_progress=on_progress,
         ).report
     from hloinspect.api import inspect
@@ -122,15 +181,26 @@ def report_of(
     ).report
 
 
-def check_report(report: Report, name: str, budgets: Sequence[Budget], baseline: Baseline | None = None) -> Checked:
-    """Holds budgets against a report, over the baseline's entry for the step of that name; ``DEFAULT_BUDGETS`` where
-    there is a baseline and no budget. Raises UsageError where there is neither."""
+def check_report(
+    report: Report,
+    name: str,
+    budgets: Sequence[Budget],
+    baseline: Baseline | None = None,
+    source: str | None = None,
+) -> Checked:
+    """Holds budgets against a report, over the baseline's entry for the step of that name (``source`` is the input that
+    the name was made from, None where the name was given); ``DEFAULT_BUDGETS`` where
+    there is a baseline and no budget. Raises UsageError where there is neither, and for a budget over findings that
+    counts nothing."""
     if not budgets:
         if baseline is None:
             raise UsageError("a gate needs a limit: --budget stall=2%, or --baseline (see `hloinspect check --help`)")
-        defaults = DEFAULT_MEASURED if kind_of(report) == MEASURED else DEFAULT_BUDGETS
-        budgets = [parse_budget(text) for text in defaults]
-    now = snapshot_of(report, name)
+        budgets = _defaults(report)
+    elif any(budget.metric.startswith(FINDINGS) for budget in budgets):
+        from hloinspect.gate.sense import refuse_senseless_of
+
+        refuse_senseless_of(budgets, report)
+    now = snapshot_of(report, name, origin=_origin(report, source))
     before = baseline.find(now) if baseline else None
     missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
     results = tuple(check_budget(report, budget, before, now, missing) for budget in budgets)
@@ -142,6 +212,25 @@ def check_report(report: Report, name: str, budgets: Sequence[Budget], baseline:
     return Checked(name, report, results, changes, now)
 
 
+def _origin(report: Report, source: str | None) -> str | None:
+    if source is None:
+        return None
+    origin = origin_of(source, Path.cwd())
+    if report.input.kind != DUMP:
+        return origin
+    return f"{origin}, module {report.module.name}" if origin else f"module {report.module.name}"
+
+
+def _defaults(report: Report) -> list[Budget]:
+    """Return what a baseline stands for, without what counts rules that were all left out."""
+    from hloinspect.gate.sense import left_out_of_report, why_senseless
+
+    left_out = left_out_of_report(report)
+    defaults = DEFAULT_MEASURED if kind_of(report) == MEASURED else DEFAULT_BUDGETS
+    return [budget for text in defaults if not why_senseless(budget := parse_budget(text), left_out)]
+
+
 def why_no_entry(checked: Checked) -> str:
-    """Why an answer is no baseline, or "": one that rests on unknown times would let everything through later."""
+    """Why an answer is no baseline, or "": one that rests on unknown times would let everything through later. (A step
+    with blocking findings is none either: ``Checked.blocked``.)"""
     return doubt_of(checked.report, "stall") or doubt_of(checked.report, "bytes")

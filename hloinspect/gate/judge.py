@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, rule_of_metric
+from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
-from hloinspect.report.schema import Report
+from hloinspect.report.schema import Report, RuleNotRun
 from hloinspect.verdict import UNKNOWN
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def check_budget(
     base = None if before is None or budget.metric == LOST else amount_of(before, budget.metric)
     if budget.op != ABSOLUTE and base is None:
         return _unsettled(budget, MISSING, kind_of(report), f"the baseline has no {budget.words}")
+    if before is not None and budget.op != ABSOLUTE and budget.metric.startswith(FINDINGS):
+        return _new_findings(report, budget, before, now)
     changes = _lost(before, now) if before is not None and budget.metric == LOST else None
     value = float(changes.lost_runs) if changes else amount_of(now, budget.metric)
     doubt = doubt_of(report, budget.metric, before if budget.op != ABSOLUTE else None)
@@ -91,6 +93,19 @@ def check_budget(
         kind=now.kind,
         reason=reason,
     )
+
+
+def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapshot) -> BudgetResult:
+    """Hold against a budget what is new: one finding that is gone does not make up for another that came."""
+    from hloinspect.gate.findings import finding_changes, new_count
+
+    code, severity = counted(budget.metric)
+    changes = finding_changes(before.findings, now.findings)
+    value = float(new_count(changes, code, severity))
+    doubt = doubt_of(report, budget.metric, before)
+    status = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
+    reason = doubt if status == UNKNOWN else f"new {budget.words}"
+    return BudgetResult(budget, status, value, budget.limit, None, "count", None, None, now.kind, reason)
 
 
 def _lost(before: Snapshot, now: Snapshot) -> Difference:
@@ -144,8 +159,8 @@ def amount_of(snapshot: Snapshot, metric: str) -> float | None:
     if family == "bytes":
         return float(snapshot.bytes_per_step[part] if part else sum(snapshot.bytes_per_step.values()))
     if family == FINDINGS:
-        code = rule_of_metric(metric)
-        chosen = [f for f in snapshot.findings if f.code.startswith(code) and (code or part in ("", f.severity))]
+        code, severity = counted(metric)
+        chosen = [f for f in snapshot.findings if f.code.startswith(code) and severity in ("", f.severity)]
         return float(sum(finding.count for finding in chosen))
     if part in ("d2h", "h2d"):
         return float(sum(group.count for group in snapshot.transfers if group.direction == part))
@@ -166,7 +181,7 @@ def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str
             return "the trace holds no module, so its transfers are not known"
         return ""
     if family == FINDINGS:
-        return _rules_doubt(report, rule_of_metric(metric), before)
+        return _rules_doubt(report, metric, before)
     return _time_doubt(report, metric)
 
 
@@ -195,12 +210,25 @@ def _time_doubt(report: Report, metric: str) -> str:
     return f"transfer {unsure[0].id} ({unsure[0].start}): {unsure[0].reason}" if unsure else ""
 
 
-def _rules_doubt(report: Report, code: str, before: Snapshot | None) -> str:
+def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
     """A rule that would count and could not look. Rules that only a trace can feed are not asked of a prediction, and
-    one that could not look for the baseline either is missed on both sides."""
-    for rule in report.rules_not_run:
+    one that could not look for the baseline either is missed on both sides; but some rule must have looked."""
+    code, _ = counted(metric)
+    lacking = [rule for rule in report.rules_not_run if rule.code.startswith(code)]
+    if not lacking:
+        return ""
+    from hloinspect.gate.sense import left_out_of_report, rules_of
+
+    looked = {rule.code for rule in rules_of(metric)} - left_out_of_report(report).keys()
+    if looked <= {rule.code for rule in lacking}:
+        return _could_not(lacking[0])
+    for rule in lacking:
         expected = kind_of(report) == MEASURED or not rule.reason.startswith(_NOT_STATIC)
         told_before = before is None or rule.code not in before.rules_not_run
-        if rule.code.startswith(code) and told_before and (expected or code == rule.code):
-            return f"{rule.code} {rule.name} could not run: {rule.reason} (or leave it out: --ignore {rule.code})"
+        if told_before and expected:
+            return _could_not(rule)
     return ""
+
+
+def _could_not(rule: RuleNotRun) -> str:
+    return f"{rule.code} {rule.name} could not run: {rule.reason} (or leave it out: --ignore {rule.code})"

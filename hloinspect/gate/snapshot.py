@@ -4,11 +4,11 @@ that decides anything, no path of a machine."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, TransferInfo
+from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
 PREDICTED, MEASURED = "predicted", "measured"
 
@@ -77,8 +77,20 @@ class TransferGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """What a finding is about: a tensor and the function that moves it. ``array`` is ``bf16[8,128]``, without leading
+    ones. Both are None of a finding about no tensor; ``line`` is for reading and never compared."""
+
+    name: str | None
+    array: str | None
+    file: str | None
+    function: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """Findings of one rule in one function."""
+    """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
 
     code: str
     name: str
@@ -87,12 +99,14 @@ class FindingGroup:
     function: str | None
     line: int | None
     count: int
+    subjects: tuple[Subject, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` tells inputs apart that bear one name, and
+    is None where the name itself does, or was given."""
 
     step: str
     target: str | None
@@ -108,6 +122,7 @@ class Snapshot:
     transfers: tuple[TransferGroup, ...]
     findings: tuple[FindingGroup, ...]
     rules_not_run: tuple[str, ...]
+    origin: str | None = None
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -125,9 +140,9 @@ def kind_of(report: Report) -> str:
     return MEASURED if report.trace is not None else PREDICTED
 
 
-def snapshot_of(report: Report, step: str, folder: Path | None = None) -> Snapshot:
+def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
     """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default."""
+    by default. ``origin``: as ``origin_of`` (gate.py) gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
@@ -159,8 +174,9 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None) -> Snapsh
         verdicts=_sorted(Counter(transfer.verdict for transfer in report.transfers)),
         memory=MemorySnapshot(report.memory.device_bytes, report.memory.host_bytes, report.memory.source),
         transfers=_transfers(report.transfers, base),
-        findings=_findings(report.findings, base),
+        findings=_findings(report, base),
         rules_not_run=tuple(sorted(rule.code for rule in report.rules_not_run)),
+        origin=origin,
     )
 
 
@@ -187,19 +203,23 @@ def _transfers(transfers: Sequence[TransferInfo], base: Path) -> tuple[TransferG
 
 
 def _key(transfer: TransferInfo, base: Path) -> _Key:
-    shape = transfer.tensor.shape
-    while len(shape) > 1 and shape[0] == 1:  # the slice of a stack that a scan makes has a dimension of one in front
-        shape = shape[1:]
     source = transfer.source
     return (
         transfer.direction,
         transfer.tensor.dtype,
-        shape,
+        _shape(transfer),
         transfer.tensor.name or "",
         transfer.loop_depth,
         told_from(source.file, base) if source else "",
         (source.function or "") if source else "",
     )
+
+
+def _shape(transfer: TransferInfo) -> tuple[int, ...]:
+    shape = transfer.tensor.shape
+    while len(shape) > 1 and shape[0] == 1:  # the slice of a stack that a scan makes has a dimension of one in front
+        shape = shape[1:]
+    return shape
 
 
 def _group(key: _Key, members: Sequence[TransferInfo]) -> TransferGroup:
@@ -239,12 +259,12 @@ def mechanism_of(transfer: TransferInfo) -> str:
     return transfer.mechanism if transfer.asynchronous else f"synchronous {transfer.mechanism}"
 
 
-def _findings(findings: Sequence[FindingInfo], base: Path) -> tuple[FindingGroup, ...]:
+def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
+    transfers = {transfer.id: transfer for transfer in report.transfers}
     groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
-    for finding in findings:
-        source = finding.source
-        file, function = (told_from(source.file, base), source.function or "") if source else ("", "")
-        groups.setdefault((finding.code, finding.severity, file, function), []).append(finding)
+    for finding in report.findings:
+        file, function, _ = _told(finding.source, base)
+        groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)
     return tuple(
         FindingGroup(
             code=code,
@@ -254,6 +274,37 @@ def _findings(findings: Sequence[FindingInfo], base: Path) -> tuple[FindingGroup
             function=function or None,
             line=members[0].source.line if members[0].source else None,
             count=len(members),
+            subjects=_distinct(subject for member in members for subject in _subjects(member, transfers, base)),
         )
         for (code, severity, file, function), members in sorted(groups.items())
     )
+
+
+def _told(source: SourceInfo | None, base: Path) -> tuple[str | None, str | None, int | None]:
+    """Return file, function and line of a place."""
+    if source is None:
+        return None, None, None
+    return told_from(source.file, base), source.function or None, source.line
+
+
+def _subjects(finding: FindingInfo, transfers: Mapping[int, TransferInfo], base: Path) -> Iterator[Subject]:
+    """Yield what a finding is about: its transfers, else the names in its evidence, else its place alone."""
+    found = [transfers[number] for number in finding.transfers if number in transfers]
+    for transfer in found:
+        array = f"{transfer.tensor.dtype}[{','.join(map(str, _shape(transfer)))}]"
+        yield Subject(transfer.tensor.name, array, *_told(transfer.source, base))
+    if found:
+        return
+    names = finding.evidence.get("names")
+    for name in names if isinstance(names, (list, tuple)) and names else [None]:
+        yield Subject(None if name is None else str(name), None, *_told(finding.source, base))
+
+
+def _distinct(subjects: Iterable[Subject]) -> tuple[Subject, ...]:
+    """Return subjects that differ in more than their line, sorted, each with its lowest line."""
+
+    def key(subject: Subject) -> tuple[str, ...]:
+        return tuple(part or "" for part in (subject.file, subject.function, subject.name, subject.array))
+
+    found = {key(subject): subject for subject in sorted(subjects, key=lambda s: -(s.line or 0))}
+    return tuple(found[each] for each in sorted(found))

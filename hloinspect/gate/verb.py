@@ -14,6 +14,7 @@ from hloinspect.errors import BudgetExceeded, NotEnoughEvidence, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
+from hloinspect.gate.sense import refuse_senseless
 from hloinspect.given import Production
 from hloinspect.hardware import Target, load_target
 from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
@@ -47,14 +48,17 @@ def check(
     ``cache`` is a folder for compilations (``hloinspect.given.cache_folder()``), ``production`` what the production run
     had, for compiling a step (``hloinspect.Production``).
 
-    Raises BudgetExceeded, with the report attached, where a budget is exceeded; NotEnoughEvidence, which is one, where
-    nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and HloInspectError
-    for what cannot be read or compiled.
+    Raises BudgetExceeded, with the report attached, where a budget is exceeded, and whatever the budgets are where
+    values are wrong or the step does not fit (gate/blocking.py; it is not recorded then); NotEnoughEvidence, which is
+    one, where nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and
+    HloInspectError for what cannot be read or compiled.
     """
     from hloinspect.gate.baseline import Baseline, load_baseline
     from hloinspect.gate.baseline import update_baseline as record
 
     limits = _limits(budget)
+    if rules is not None:
+        refuse_senseless(limits, rules)
     path = None if baseline is None else Path(baseline)
     known = None
     if path is not None:
@@ -62,13 +66,16 @@ def check(
     given = production or Production()
     options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags), production=given)
     report, own_name = answer(what, options, target, rules, cache)
-    checked = check_report(report, name or own_name, limits, known)
+    source = None if name else _source_of(what)
+    checked = check_report(report, name or own_name, limits, known, source)
     if update_baseline:
         if path is None:
             raise UsageError("update_baseline needs to know which: baseline=FILE")
+        if checked.blocked:
+            raise BudgetExceeded(f"{path} was not changed: {failure_line(checked)}", checked)
         if (reason := why_no_entry(checked)) and not allow_unknown:
             raise NotEnoughEvidence(f"{path} was not changed, since {checked.name} is no baseline: {reason}", checked)
-        checked = check_report(report, checked.name, limits, record(path, [checked.now]))
+        checked = check_report(report, checked.name, limits, record(path, [checked.now]), source)
     status = checked.status(allow_unknown)
     if status == PASSED:
         return checked
@@ -77,10 +84,11 @@ def check(
 
 
 def failure_line(checked: Checked) -> str:
-    """One line on the budgets that do not hold."""
-    from hloinspect.report.check_text import result_text, title
+    """One line on what fails whatever the budgets are, and on the budgets that do not hold."""
+    from hloinspect.report.check_text import finding_text, result_text, title
 
-    return f"{title(checked)}: " + "; ".join(result_text(result) for result in checked.broken)
+    parts = [*map(finding_text, checked.blocked), *map(result_text, checked.broken)]
+    return f"{title(checked)}: " + "; ".join(parts)
 
 
 def _limits(budget: str | Sequence[str]) -> tuple[Budget, ...]:
@@ -96,9 +104,9 @@ def answer(
 ) -> tuple[Report, str]:
     """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged."""
     if isinstance(what, Report):
-        return what, what.input.path
+        return what, name_of(what.input.path, Path.cwd())
     if isinstance(getattr(what, "report", None), Report):  # an Inspection
-        return what.report, what.report.input.path
+        return what.report, name_of(what.report.input.path, Path.cwd())
     if isinstance(what, (str, Path)):
         step = replace(options, source=str(what), name=name_of(str(what), Path.cwd()))
         return report_of(step, target=target, rules=rules, cache=cache), step.name
@@ -109,6 +117,16 @@ def answer(
         return report_of(step, target=target, rules=rules, cache=cache), step.name
     hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
     raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
+
+
+def _source_of(what: Any) -> str | None:
+    """Return the input that ``answer`` shortens to a name; None for what has none."""
+    if isinstance(what, (str, Path)):
+        return str(what)
+    if python_inspect.isfunction(what):
+        return step_of(what)
+    report = what if isinstance(what, Report) else getattr(what, "report", None)
+    return report.input.path if isinstance(report, Report) else None
 
 
 def step_of(function: Any) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.gate import PASSED, Checked, Unread
+from hloinspect.gate.blocking import BLOCKING
+from hloinspect.gate.gate import PASSED, Checked, NewFinding, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
 from hloinspect.report.explain import amount_text, explanation, joined, look_closer
-from hloinspect.report.schema import Report
+from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.units import time_text
 
 LABELS = {"within": "ok", "over": "FAILED", "unknown": "UNKNOWN", "missing": "MISSING"}
@@ -20,16 +21,22 @@ MAX_CULPRITS = 3
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """Every budget of every step, in order, and then the steps that could not be read."""
+    """What fails whatever the budgets are and every budget of every step, in order, and then the steps that could not
+    be read."""
     lines: list[str] = []
     for checked in checks:
+        failed = click.style(LABELS[OVER], fg=_COLORS[OVER], bold=True)
+        lines += [f"{failed}  {title(checked)}  {finding_text(finding)}" for finding in checked.blocked]
         for result in checked.results:
             label = click.style(LABELS[result.status], fg=_COLORS[result.status], bold=True)
             lines.append(f"{label}  {title(checked)}  {result_text(result)}")
         if checked.status(allow_unknown) != PASSED:
             lines += joined(details(checked), _INDENT)
-        elif checked.difference is not None and checked.difference.made:
-            lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
+        elif checked.difference is not None:
+            lines += joined(new_findings(checked), _INDENT)
+            if checked.difference.made:
+                lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
+        lines += joined([clean(note.text) for note in checked.notes], _INDENT)
     label = click.style("ERROR", fg="red", bold=True)
     lines += [f"{label}  {title_of_unread(one)}  {clean(one.message)}" for one in unread]
     return "\n".join(lines)
@@ -44,6 +51,24 @@ def title(checked: Checked) -> str:
     """``train.py:step (8 x gb200)``."""
     target = checked.report.target
     return clean(checked.name) + (f" ({target.devices} x {clean(target.name)})" if target else "")
+
+
+def finding_text(finding: FindingInfo) -> str:
+    """Return one line on a finding that no budget passes over: ``HLO301 (wrong values): ...; try: ...  (a.py:21)``."""
+    place = f"  ({finding.source.file}:{finding.source.line})" if finding.source else ""
+    meaning = BLOCKING[finding.code]
+    return clean(f"{finding.code} ({meaning}): {finding.message}; try: {finding.remedy}{place}")
+
+
+def new_findings(checked: Checked) -> list[str]:
+    """Return a line for each finding that is new, with the budget that allows it."""
+    from hloinspect.report.explain import finding_line
+
+    return [f"{finding_line(new.change)}  ({_allowed(new)})" for new in checked.new]
+
+
+def _allowed(new: NewFinding) -> str:
+    return f"allowed by {', '.join(map(clean, new.allowed_by))}" if new.allowed_by else "no budget counts it"
 
 
 def result_text(result: BudgetResult) -> str:
@@ -83,7 +108,7 @@ def _new_findings(checked: Checked) -> list[str]:
     """What the findings say that the baseline has not, and what to do."""
     if checked.difference is None:
         return []
-    from hloinspect.gate.difference import CAME
+    from hloinspect.gate.findings import CAME
 
     new = {change.after.code for change in checked.difference.findings if change.kind == CAME and change.after}
     found = [f for f in checked.report.findings if f.code in new and f.severity != "info"][:MAX_CULPRITS]

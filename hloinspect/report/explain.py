@@ -11,7 +11,8 @@ from hloinspect.gate.snapshot import Snapshot
 from hloinspect.units import bytes_text, time_text
 
 if TYPE_CHECKING:  # a check without a baseline has no difference to explain, and does without the code for it
-    from hloinspect.gate.difference import Difference, FindingChange, MetricChange, TransferChange
+    from hloinspect.gate.difference import Difference, MetricChange, TransferChange
+    from hloinspect.gate.findings import FindingChange
 
 MAX_CHANGES = 12
 """Transfers that are told one by one; of more, those that cost the most."""
@@ -32,7 +33,8 @@ def explanation(found: Difference, show_all: bool = False) -> list[str]:
 
 def transfer_line(change: TransferChange) -> str:
     """``gone     d2h hid bf16[4,4096,16384] x8 (4 GiB a step)   train.py:41 in layer``."""
-    from hloinspect.gate.difference import CAME, CHANGED, counted, described, place
+    from hloinspect.gate.difference import counted, described, place
+    from hloinspect.gate.findings import CAME, CHANGED
 
     group = change.group
     line = f"{_LABELS[change.kind]:<8} {clean(described(group))}"
@@ -49,15 +51,17 @@ def transfer_line(change: TransferChange) -> str:
 
 
 def finding_line(change: FindingChange) -> str:
-    """``new      HLO101 error h2d-at-point-of-use   train.py:41``."""
-    from hloinspect.gate.difference import CHANGED, place
+    """``new      HLO101 error h2d-at-point-of-use: hid   train.py:41``."""
+    from hloinspect.gate.difference import place
+    from hloinspect.gate.findings import CHANGED, tensor_text
 
     finding = change.after or change.before
     assert finding is not None
     line = f"{_LABELS[change.kind]:<8} {finding.code} {finding.severity} {finding.name}"
     if change.kind == CHANGED and change.before is not None:
         line += f" (was {change.before.severity})"
-    line += f" x{finding.count}" if finding.count > 1 else ""
+    tensors = clean(tensor_text(finding))
+    line += f": {tensors}" if tensors else f" x{finding.count}" if finding.count > 1 else ""
     return f"{line}   {clean(place(finding))}".rstrip()
 
 

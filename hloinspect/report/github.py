@@ -8,25 +8,31 @@ from pathlib import Path
 from hloinspect.errors import printable as clean
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.report.check_text import details, result_text, title, title_of_unread
-from hloinspect.report.places import Place, budget_place, finding_place, source_place
+from hloinspect.report.places import Place, budget_place, finding_place, input_place, source_place
+from hloinspect.report.schema import FindingInfo
 from hloinspect.verdict import UNKNOWN
 
 MAX_FINDINGS = 10
 """GitHub shows ten annotations of a kind for a step."""
 
-# A finding does not fail the gate (a budget does), so it is one step quieter than its severity.
+# Most findings do not fail the gate (a budget does), so they are one step quieter than their severity.
 _COMMANDS = {"error": "warning", "warning": "notice"}
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """An error for each budget that does not hold and each step that could not be read, and warnings and notices for
-    findings."""
+    """An error for each budget that does not hold, each finding that fails whatever the budgets are and each step that
+    could not be read, and warnings and notices for the other findings and for what nobody looked for."""
     here = Path.cwd()
     lines = []
     for one in unread:
         text = f"{title_of_unread(one)}: {clean(one.message)}"
-        lines.append(_command("error", source_place(one.source, here), "hloinspect", text))
+        lines.append(_command("error", source_place(one.source, here), f"hloinspect {one.code}".rstrip(), text))
     for checked in checks:
+        for finding in checked.blocked:
+            lines.append(_finding("error", finding, checked, here))
+        for note in checked.notes:
+            text = f"{title(checked)}: {clean(note.text)}"
+            lines.append(_command("notice", input_place(checked, here), f"hloinspect {note.code}", text))
         for result in checked.broken:
             command = "notice" if result.status == UNKNOWN and allow_unknown else "error"
             text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
@@ -35,12 +41,16 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     told = 0
     for checked in checks:
         for finding in checked.report.findings:
-            if finding.severity in _COMMANDS and told < MAX_FINDINGS:
+            if finding.severity in _COMMANDS and finding not in checked.blocked and told < MAX_FINDINGS:
                 told += 1
-                text = f"{clean(finding.message)}\nTry: {clean(finding.remedy)}\n{title(checked)}"
-                name = f"hloinspect {finding.code} {finding.name}"
-                lines.append(_command(_COMMANDS[finding.severity], finding_place(finding, checked, here), name, text))
+                lines.append(_finding(_COMMANDS[finding.severity], finding, checked, here))
     return "\n".join(lines)
+
+
+def _finding(command: str, finding: FindingInfo, checked: Checked, here: Path) -> str:
+    text = f"{clean(finding.message)}\nTry: {clean(finding.remedy)}\n{title(checked)}"
+    name = f"hloinspect {finding.code} {finding.name}"
+    return _command(command, finding_place(finding, checked, here), name, text)
 
 
 def _command(command: str, place: Place, name: str, text: str) -> str:

@@ -9,20 +9,25 @@ from xml.etree import ElementTree
 from hloinspect.errors import printable as clean
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import MISSING, OVER, BudgetResult
-from hloinspect.report.check_text import details, result_text, title, title_of_unread
+from hloinspect.report.check_text import details, finding_text, result_text, title, title_of_unread
 from hloinspect.verdict import UNKNOWN
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
     """A test suite for each step, a test case for each budget: failures for what is over, errors for what nobody can
-    say (skipped where that is allowed), and for a step that could not be read."""
-    whole = _counts([result for checked in checks for result in checked.results], allow_unknown)
-    whole |= {name: str(int(whole[name]) + len(unread)) for name in ("tests", "errors")}
+    say (skipped where that is allowed), and for a step that could not be read. A case each for what fails whatever the
+    budgets are, and one that is skipped for what nobody looked for."""
+    whole = _counts([tag for checked in checks for tag in _tags(checked, allow_unknown)] + ["error"] * len(unread))
     whole.pop("skipped")  # the schemas of Jenkins and Maven have it on suites only
     root = ElementTree.Element("testsuites", whole)
     for checked in checks:
-        counts = _counts(checked.results, allow_unknown)
+        counts = _counts(_tags(checked, allow_unknown))
         suite = ElementTree.SubElement(root, "testsuite", {"name": f"hloinspect {title(checked)}", **counts})
+        for finding in checked.blocked:
+            text = finding_text(finding)
+            _case(suite, checked, f"{finding.code} {finding.name}", "failure", text, finding.code)
+        for note in checked.notes:
+            _case(suite, checked, note.code, "skipped", clean(note.text), note.code)
         for result in checked.results:
             case = ElementTree.SubElement(
                 suite, "testcase", {"classname": title(checked), "name": clean(result.budget.text)}
@@ -35,7 +40,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
         suite = ElementTree.SubElement(root, "testsuite", {"name": f"hloinspect {name}", **counts})
         case = ElementTree.SubElement(suite, "testcase", {"classname": name, "name": "input"})
-        ElementTree.SubElement(case, "error", {"message": clean(one.message), "type": "unread"})
+        ElementTree.SubElement(case, "error", {"message": clean(one.message), "type": one.code or "unread"})
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode")
 
@@ -46,10 +51,20 @@ def _tag(result: BudgetResult, allow_unknown: bool) -> str:
     return {OVER: "failure", MISSING: "error"}.get(result.status, "")
 
 
-def _counts(results: Sequence[BudgetResult], allow_unknown: bool) -> dict[str, str]:
-    tags = [_tag(result, allow_unknown) for result in results]
+def _tags(checked: Checked, allow_unknown: bool) -> list[str]:
+    """Return what is inside each case of a step, "" for nothing."""
+    fixed = ["failure"] * len(checked.blocked) + ["skipped"] * len(checked.notes)
+    return fixed + [_tag(result, allow_unknown) for result in checked.results]
+
+
+def _case(suite: ElementTree.Element, checked: Checked, name: str, tag: str, message: str, kind: str) -> None:
+    case = ElementTree.SubElement(suite, "testcase", {"classname": title(checked), "name": clean(name)})
+    ElementTree.SubElement(case, tag, {"message": message, "type": kind})
+
+
+def _counts(tags: Sequence[str]) -> dict[str, str]:
     return {
-        "tests": str(len(results)),
+        "tests": str(len(tags)),
         "failures": str(tags.count("failure")),
         "errors": str(tags.count("error")),
         "skipped": str(tags.count("skipped")),

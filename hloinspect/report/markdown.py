@@ -7,22 +7,31 @@ from collections.abc import Sequence
 from hloinspect.errors import printable as clean
 from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
-from hloinspect.report.check_text import details, title, title_of_unread
+from hloinspect.report.check_text import details, finding_text, new_findings, title, title_of_unread
 from hloinspect.report.explain import amount_text, changed_metrics, percent_text
+from hloinspect.report.schema import FindingInfo
 
 _WORDS = {PASSED: "passed", FAILED: "failed", ERROR: "not all could be read"}
 _MARKS = {"within": "ok", "over": "**FAILED**", "unknown": "unknown", "missing": "**no baseline**"}
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """A table of all budgets and of what could not be read; for each step that did not pass what changed; for each
-    with a baseline its figures."""
+    """A table of what fails whatever the budgets are, of all budgets and of what could not be read; what nobody looked
+    for; for each step that did not pass what changed; for each with a baseline what is new, and its figures."""
     word = _WORDS.get(overall(checks, allow_unknown, unread), "could not tell")
     lines = [f"### hloinspect: {word}", ""]
     lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
-    lines += [_row(checked, result) for checked in checks for result in checked.results]
-    lines += [f"| {_cell(title_of_unread(one))} | | **ERROR** | {_cell(one.message)} | | |" for one in unread]
     for checked in checks:
+        lines += [_blocked(checked, finding) for finding in checked.blocked]
+        lines += [_row(checked, result) for result in checked.results]
+    lines += [
+        f"| {_cell(title_of_unread(one))} | {one.code} | **ERROR** | {_cell(one.message)} | | |" for one in unread
+    ]
+    notes = [f"- {_cell(title(checked))}: {_cell(note.text)}" for checked in checks for note in checked.notes]
+    lines += ["", *notes] if notes else []
+    for checked in checks:
+        if checked.new and checked.status(allow_unknown) == PASSED:
+            lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, new_findings(checked)), "```"]
         if checked.status(allow_unknown) != PASSED:
             lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, details(checked)), "```"]
         if checked.difference is not None and (changed := changed_metrics(checked.difference)):
@@ -33,6 +42,10 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
                 lines.append(f"| {change.metric} | {values[0]} | {values[1]} | {percent_text(change)} |")
             lines += ["", "</details>"]
     return "\n".join(lines)
+
+
+def _blocked(checked: Checked, finding: FindingInfo) -> str:
+    return f"| {_cell(title(checked))} | {finding.code} | **FAILED** | {_cell(finding_text(finding))} | | |"
 
 
 def _row(checked: Checked, result: BudgetResult) -> str:

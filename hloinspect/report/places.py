@@ -7,7 +7,8 @@ from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from hloinspect.gate.budget import FINDINGS, LOST
-from hloinspect.gate.difference import CAME, WENT, TransferChange
+from hloinspect.gate.difference import TransferChange
+from hloinspect.gate.findings import CAME, WENT
 from hloinspect.gate.gate import Checked
 from hloinspect.gate.judge import BudgetResult
 from hloinspect.report.schema import FindingInfo

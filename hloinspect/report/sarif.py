@@ -11,10 +11,11 @@ from typing import Any
 
 from hloinspect import __version__
 from hloinspect.errors import printable as clean
+from hloinspect.gate.blocking import Note
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
 from hloinspect.report.check_text import details, result_text, title, title_of_unread
-from hloinspect.report.places import Place, budget_place, finding_place, source_place, uri_of
+from hloinspect.report.places import Place, budget_place, finding_place, input_place, source_place, uri_of
 from hloinspect.report.schema import FindingInfo
 from hloinspect.verdict import UNKNOWN
 
@@ -29,7 +30,7 @@ _BUDGET_RULES = {
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
     """One run with a result for each finding and each budget that does not hold, and a notification for each step that
-    could not be read."""
+    could not be read and for what nobody looked for. A step that its compiler refused is a result too."""
     here = Path.cwd()
     results = []
     for checked in checks:
@@ -37,15 +38,21 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             level = "note" if broken.status == UNKNOWN and allow_unknown else "error"
             results.append(_budget_result(broken, checked, level, here))
         results += [_finding_result(finding, checked, here) for finding in checked.report.findings]
+    results += [_refusal(one, here) for one in unread if one.code]
     rules = _rules(results)
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     for result in results:
-        result["ruleIndex"] = index[result["ruleId"]]
+        if result["ruleId"] in index:  # a report of another version may bear a rule that is not known here
+            result["ruleIndex"] = index[result["ruleId"]]
     driver = {"name": "hloinspect", "version": __version__, "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    if unread:
-        told = [_notification(one, here) for one in unread]
-        run["invocations"] = [{"executionSuccessful": False, "toolExecutionNotifications": told}]
+    told = [_notification(one, here) for one in unread]
+    noted = [_note(note, checked, here) for checked in checks for note in checked.notes]
+    if told or noted:
+        invocation: dict[str, Any] = {"executionSuccessful": not unread}
+        invocation |= {"toolExecutionNotifications": told} if told else {}
+        invocation |= {"toolConfigurationNotifications": noted} if noted else {}
+        run["invocations"] = [invocation]
     return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
@@ -56,6 +63,17 @@ def _notification(unread: Unread, here: Path) -> dict[str, Any]:
         "message": {"text": f"{title_of_unread(unread)}: {clean(unread.message)}"},
         "locations": [place],
     }
+
+
+def _note(note: Note, checked: Checked, here: Path) -> dict[str, Any]:
+    place = _location(input_place(checked, here))
+    text = f"{title(checked)}: {clean(note.text)}"
+    return {"level": "warning", "message": {"text": text}, "locations": [place]}
+
+
+def _refusal(unread: Unread, here: Path) -> dict[str, Any]:
+    text = f"{title_of_unread(unread)}: {clean(unread.message)}"
+    return _result(unread.code, "error", text, source_place(unread.source, here), unread.name, unread.target or "")
 
 
 def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -84,8 +102,8 @@ def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _result(code: str, level: str, text: str, place: Place, checked: Checked, identity: str) -> dict[str, Any]:
-    digest = hashlib.sha256("\0".join([code, checked.name, identity]).encode("utf-8", "replace")).hexdigest()
+def _result(code: str, level: str, text: str, place: Place, name: str, identity: str) -> dict[str, Any]:
+    digest = hashlib.sha256("\0".join([code, name, identity]).encode("utf-8", "replace")).hexdigest()
     return {
         "ruleId": code,
         "level": level,
@@ -107,10 +125,10 @@ def _finding_result(finding: FindingInfo, checked: Checked, here: Path) -> dict[
     text = f"{clean(finding.message)}. Try: {clean(finding.remedy)}. ({title(checked)})"
     function = (finding.source.function or "") if finding.source else ""
     level = _LEVELS[finding.severity]
-    return _result(finding.code, level, text, place, checked, f"{place.file}\0{function}\0{finding.instruction}")
+    return _result(finding.code, level, text, place, checked.name, f"{place.file}\0{function}\0{finding.instruction}")
 
 
 def _budget_result(result: BudgetResult, checked: Checked, level: str, here: Path) -> dict[str, Any]:
     code = EXCEEDED if result.status == OVER else UNDECIDED
     text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
-    return _result(code, level, text, budget_place(result, checked, here), checked, result.budget.text)
+    return _result(code, level, text, budget_place(result, checked, here), checked.name, result.budget.text)

@@ -510,6 +510,16 @@ class RuleNotRun:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleLeftOut:
+    """A rule that was not looked with, since nobody asked for it: ``reason`` is the entry that decided (``ignore =
+    HLO3``). The code is ``ALL`` where no rule was asked for."""
+
+    code: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unknown:
     """What could not be told: why, and what would tell. ``affects`` is time, memory, transfers (some may be missing) or
     audit."""
@@ -581,6 +591,7 @@ class Report:
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = field(default=())
     rules_not_run: tuple[RuleNotRun, ...] = ()
+    rules_left_out: tuple[RuleLeftOut, ...] = ()
     trace: TraceInfo | None = None
     audit: AuditInfo | None = None
 

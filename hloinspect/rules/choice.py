@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hloinspect.errors import UsageError
 from hloinspect.rules.rule import SEVERITIES, Rule
@@ -15,12 +15,14 @@ ALL = "ALL"
 class Choice:
     """``select`` and ``ignore`` are codes or the beginnings of codes (``HLO1``, ``ALL``); the longest one that fits a
     rule decides, and of two of one length ``ignore``. ``severity`` maps codes or beginnings to a severity that replaces
-    what the rule says; again the longest decides.
+    what the rule says; again the longest decides. ``only`` are the codes of the rules that are needed, where others
+    would run for nothing.
     """
 
     select: tuple[str, ...] = (ALL,)
     ignore: tuple[str, ...] = ()
     severity: Mapping[str, str] = field(default_factory=dict)
+    only: frozenset[str] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -29,12 +31,24 @@ class Choice:
 
     def runs(self, rule: Rule) -> bool:
         """Whether a rule is wanted."""
-        wanted, unwanted = _longest(self.select, rule), _longest(self.ignore, rule)
-        return wanted >= 0 and wanted > unwanted
+        return not self.why_left_out(rule.code)
+
+    def why_left_out(self, code: str) -> str:
+        """Return the entry that leaves the rule of this code out, or ""."""
+        wanted, unwanted = _longest(self.select, code), _longest(self.ignore, code)
+        if unwanted >= max(wanted, 0):
+            return f"ignore = {max((prefix for prefix in self.ignore if _fits(prefix, code)), key=_length)}"
+        if wanted < 0:
+            return f"select = {', '.join(self.select)}" if self.select else "no rule is selected"
+        return "" if self.only is None or code in self.only else "nothing that was asked for needs it"
+
+    def limited_to(self, codes: frozenset[str]) -> Choice:
+        """Return the same choice among the rules of these codes alone."""
+        return replace(self, only=codes if self.only is None else self.only & codes)
 
     def severity_of(self, rule: Rule) -> str | None:
         """The severity that was asked for, or None."""
-        fitting = [prefix for prefix in self.severity if _fits(prefix, rule)]
+        fitting = [prefix for prefix in self.severity if _fits(prefix, rule.code)]
         return self.severity[max(fitting, key=_length)] if fitting else None
 
 
@@ -42,16 +56,16 @@ NOTHING = Choice(select=())
 """No rule at all."""
 
 
-def _fits(prefix: str, rule: Rule) -> bool:
-    return prefix == ALL or rule.code.startswith(prefix)
+def _fits(prefix: str, code: str) -> bool:
+    return prefix == ALL or code.startswith(prefix)
 
 
 def _length(prefix: str) -> int:
     return 0 if prefix == ALL else len(prefix)
 
 
-def _longest(prefixes: Iterable[str], rule: Rule) -> int:
-    return max((_length(prefix) for prefix in prefixes if _fits(prefix, rule)), default=-1)
+def _longest(prefixes: Iterable[str], code: str) -> int:
+    return max((_length(prefix) for prefix in prefixes if _fits(prefix, code)), default=-1)
 
 
 def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:

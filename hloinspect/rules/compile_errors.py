@@ -108,7 +108,7 @@ def explained(error: CompileError) -> CompileError:
     text = f"{error} {error.detail}"
     for known in KNOWN:
         if known.pattern.search(text):
-            return CompileError(f"{error}; {CODE}: {known.remedy}", error.detail)
+            return CompileError(f"{error}; {CODE}: {known.remedy}", error.detail, CODE)
     return error
 
 

@@ -72,7 +72,7 @@ def _lost(entry: AuditEntry) -> Found:
         remedy=entry.remedy or "hloinspect inspect --audit shows all that was asked",
         source=entry.source,
         severity=_LESS.get(entry.cause or ""),
-        evidence={"asked": entry.asked, "cause": entry.cause or "", "pass": entry.pass_name or ""},
+        evidence={"names": [what], "asked": entry.asked, "cause": entry.cause or "", "pass": entry.pass_name or ""},
     )
 
 

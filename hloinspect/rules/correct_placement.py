@@ -138,6 +138,7 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
         "than 0.8.0",
         evidence={
+            **({"names": gone} if gone else {}),
             "asked_arguments": wanted["argument"],
             "asked_results": wanted["result"],
             "host_arguments": arguments,

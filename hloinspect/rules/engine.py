@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hloinspect.report.schema import FindingInfo, Report, RuleNotRun, SourceInfo
+from hloinspect.report.schema import FindingInfo, Report, RuleLeftOut, RuleNotRun, SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.registry import RULES
@@ -62,19 +62,27 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
 
 
 def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
-    """The same report with its findings, those that matter most first, and with the rules that could not run."""
+    """The same report with its findings, those that matter most first, and with the rules that could not run or were
+    not asked for."""
     chosen = choice or Choice()
     findings: list[FindingInfo] = []
     not_run: list[RuleNotRun] = []
+    left_out: list[RuleLeftOut] = []
     for rule in RULES:
-        if not chosen.runs(rule):
+        if reason := chosen.why_left_out(rule.code):
+            left_out.append(RuleLeftOut(rule.code, rule.name, reason))
             continue
         if reason := missing(rule, evidence):
             not_run.append(RuleNotRun(rule.code, rule.name, reason))
             continue
         findings += [_finding(rule, found, evidence, chosen) for found in rule.check(evidence)]
     findings.sort(key=_rank)
-    return replace(evidence.report, findings=tuple(findings), rules_not_run=tuple(not_run))
+    return replace(
+        evidence.report,
+        findings=tuple(findings),
+        rules_not_run=tuple(not_run),
+        rules_left_out=tuple(left_out),
+    )
 
 
 def _rank(finding: FindingInfo) -> tuple[int, bool, float, str]:

@@ -1,0 +1,259 @@
+"""What fails a check whatever its budgets are: wrong values, a step that does not fit, one that does not compile."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from gate_samples import SMALL
+
+import hloinspect
+from hloinspect import api
+from hloinspect.cli import main
+from hloinspect.errors import BudgetExceeded, CompileError, UsageError
+from hloinspect.gate.blocking import BLOCKING, OVER_REPORT, TOO_LARGE, WRONG_VALUES
+from hloinspect.gate.budget import parse_budget
+from hloinspect.gate.gate import FAILED, PASSED, Unread, check_report, overall
+from hloinspect.report import check_json, check_text, github, junit, markdown, sarif
+from hloinspect.report.schema import FindingInfo, Report, RuleNotRun
+from hloinspect.rules.choice import NOTHING, Choice
+from hloinspect.rules.compile_errors import explained
+from hloinspect.rules.registry import RULES
+
+WRONG = Path(__file__).parent / "data" / "cases" / "pipelined_wrong_offsets_jax0.10.1.hlo.pb.xz"
+FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
+STALL = ("--target", "gb200", "--budget", "stall=90%")
+RENDERERS = (check_text, check_json, junit, sarif, github, markdown)
+
+needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="compiling needs hloinspect[cuda]")
+
+
+def check(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["check", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def small() -> Report:
+    return api.inspect(str(SMALL), target="gb200").report
+
+
+def finding(code: str, severity: str) -> FindingInfo:
+    return FindingInfo(code, "a-name", severity, "a message", "a remedy", None, None, None, {})
+
+
+# ---- wrong values
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_wrong_gradients_fail_a_limit_on_time_and_are_named_in_every_format(style: str) -> None:
+    result = check(WRONG, *STALL, "--format", style)
+    assert result.exit_code == 1
+    assert "HLO301" in result.stdout
+    assert "gradients are wrong" in result.stdout
+
+
+@pytest.mark.parametrize("more", [["--allow-unknown"], ["--budget", "count=99"], ["--select", "HLO3"]])
+def test_no_other_option_passes_over_wrong_gradients(more: list[str]) -> None:
+    result = check(WRONG, *STALL, *more)
+    assert (result.exit_code, result.stdout.split()[0]) == (1, "FAILED")
+    assert "HLO301" in result.stdout.splitlines()[0]
+
+
+def test_each_format_says_in_its_own_way_that_the_values_are_wrong() -> None:
+    found = json.loads(check(WRONG, *STALL, "--format", "json").stdout)
+    assert (found["status"], [one["status"] for one in found["checks"]]) == ("failed", ["within"])
+    assert [(one["code"], one["rule"]) for one in found["blocking"]] == [("HLO301", "slice-offsets-walk-against-index")]
+    root = ElementTree.fromstring(check(WRONG, *STALL, "--format", "junit").stdout)
+    assert (root.get("tests"), root.get("failures")) == ("2", "1")
+    assert [failure.get("type") for failure in root.iter("failure")] == ["HLO301"]
+    results = json.loads(check(WRONG, *STALL, "--format", "sarif").stdout)["runs"][0]["results"]
+    assert [one["level"] for one in results if one["ruleId"] == "HLO301"] == ["error"]
+    lines = check(WRONG, *STALL, "--format", "github").stdout.splitlines()
+    assert [line.partition(" ")[0] for line in lines if "HLO301" in line] == ["::error"]
+    rows = [row for row in check(WRONG, *STALL, "--format", "markdown").stdout.splitlines() if "HLO301" in row]
+    assert ["**FAILED**" in row for row in rows] == [True]
+
+
+def test_wrong_gradients_are_raised_in_python() -> None:
+    with pytest.raises(BudgetExceeded, match=r"HLO301 \(wrong values\).*gradients are wrong") as caught:
+        hloinspect.check(WRONG, target="gb200", budget="stall=90%", allow_unknown=True)
+    assert [one.code for one in caught.value.checked.blocked] == ["HLO301"]
+    assert "stall" not in str(caught.value)  # only what failed is in the line
+
+
+def test_wrong_gradients_are_never_recorded_as_a_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    result = check(WRONG, SMALL, "--target", "gb200", "--baseline", path, "--update-baseline")
+    assert (result.exit_code, path.exists()) == (1, False)
+    assert "was not changed" in result.stderr
+    assert "HLO301 (wrong values)" in result.stderr
+    with pytest.raises(BudgetExceeded, match=r"was not changed.*HLO301"):
+        hloinspect.check(WRONG, target="gb200", baseline=path, update_baseline=True)
+    assert not path.exists()
+    ignored = check(WRONG, "--target", "gb200", "--baseline", path, "--update-baseline", "--ignore", "HLO301")
+    assert (ignored.exit_code, path.exists()) == (0, True)
+    assert check(WRONG, "--target", "gb200", "--baseline", path).exit_code == 1
+
+
+# ---- what was left out is said
+
+
+@pytest.mark.parametrize("style", FORMATS)
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        (("--ignore", "HLO301"), "ignore = HLO301"),
+        (("--ignore", "HLO3"), "ignore = HLO3"),
+        (("--select", "HLO1"), "select = HLO1"),
+    ],
+)
+def test_a_blocking_rule_that_was_left_out_is_said_in_every_format(
+    style: str, option: tuple[str, str], reason: str
+) -> None:
+    result = check(WRONG, *STALL, *option, "--format", style)
+    assert result.exit_code == 0
+    assert f"HLO301 (wrong values) was not looked for: {reason}" in result.stdout
+
+
+def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.hloinspect]\nignore = ["HLO301"]\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    result = check(WRONG, *STALL)
+    assert (result.exit_code, "was not looked for: ignore = HLO301" in result.stdout) == (0, True)
+    (tmp_path / "pyproject.toml").write_text('[tool.hloinspect.severity]\nHLO301 = "warning"\n', encoding="utf-8")
+    result = check(WRONG, *STALL)
+    assert result.exit_code == 0
+    assert "HLO301 (wrong values) was found as a warning, which fails no check" in result.stdout
+
+
+def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
+    for rules in (NOTHING, Choice(ignore=("HLO3",))):
+        report = api.inspect(str(WRONG), target="gb200", rules=rules).report
+        checked = hloinspect.check(report, budget="stall=90%")
+        assert [note.code for note in checked.notes if "was not looked for" in note.text] == sorted(
+            code for code in OVER_REPORT if rules is NOTHING or code.startswith("HLO3")
+        )
+
+
+def test_what_was_looked_for_and_not_found_needs_no_word(small: Report) -> None:
+    codes = {rule.code for rule in RULES}
+    checked = check_report(small, "step", [parse_budget("stall=99%")])
+    assert (checked.status(), checked.blocked) == (PASSED, ())
+    assert [note.code for note in checked.notes if note.code in codes] == []
+
+
+# ---- by code and severity
+
+
+@pytest.mark.parametrize("code", sorted(OVER_REPORT))
+def test_an_error_of_a_blocking_rule_fails_and_a_warning_is_shown(small: Report, code: str) -> None:
+    for severity, status in (("error", FAILED), ("warning", PASSED), ("info", PASSED)):
+        report = dataclasses.replace(small, findings=(finding(code, severity),))
+        checked = check_report(report, "step", [parse_budget("stall=99%")])
+        assert checked.status(allow_unknown=True) == status
+        for renderer in RENDERERS:
+            assert code in renderer.render([checked])
+            assert "a message" in renderer.render([checked])
+        assert f"{code} ({BLOCKING[code]})" in check_text.render([checked])
+
+
+def test_errors_of_other_rules_stay_with_the_budgets(small: Report) -> None:
+    for code in ("HLO302", "HLO303", "HLO304", "HLO101"):
+        report = dataclasses.replace(small, findings=(finding(code, "error"),))
+        assert check_report(report, "step", [parse_budget("stall=99%")]).status() == PASSED
+        assert check_report(report, "step", [parse_budget("findings.error=0")]).status() == FAILED
+
+
+def test_a_rule_that_could_not_look_is_no_pass_in_silence(small: Report) -> None:
+    lacking = dataclasses.replace(small, rules_not_run=(RuleNotRun(TOO_LARGE, "x", "needs a --target"),))
+    checked = check_report(lacking, "step", [parse_budget("stall=99%")])
+    assert checked.status() == PASSED
+    said = f"{TOO_LARGE} (does not fit into device memory) could not be looked for: needs a --target"
+    assert [note.text for note in checked.notes] == [said]
+    for renderer in RENDERERS:
+        assert said in renderer.render([checked])
+
+
+def test_a_step_that_was_profiled_did_fit(corpus: Path) -> None:
+    report = hloinspect.trace(str(corpus / "traces" / "tpu_v6e_host_offload.xplane.pb")).report
+    lacking = dataclasses.replace(
+        report, rules_not_run=(RuleNotRun(TOO_LARGE, "x", "y"), RuleNotRun(WRONG_VALUES, "x", "y"))
+    )
+    assert [note.code for note in check_report(lacking, "step", [parse_budget("count=99")]).notes] == [WRONG_VALUES]
+
+
+def test_a_limit_on_time_follows_memory_only_where_xlas_figure_is_missing() -> None:
+    for target, source in (("gb200", "estimated"), (None, "unknown")):
+        assert api.inspect(str(SMALL), target=target, memory="unassigned").report.memory.source == source
+
+
+def test_memory_that_xla_assigned_is_not_estimated_again(tmp_path: Path) -> None:
+    from gate_samples import compiled_directory
+
+    folder = compiled_directory(tmp_path / "step", "gb200_offload_scan")
+    found = api.inspect(str(folder), memory="unassigned")
+    assert (found.report.memory.source, found.memory) == ("artifacts", None)
+
+
+# ---- what the compiler refuses
+
+
+def test_a_known_refusal_bears_its_code() -> None:
+    error = explained(CompileError("INTERNAL: Side-effect ops cannot be replicated"))
+    assert (error.code, explained(CompileError("nobody knows this")).code) == ("HLO308", "")
+
+
+def test_a_refused_step_is_named_in_every_format() -> None:
+    one = Unread("train.py:step", "train.py:step", "gb200", "E1200; HLO308: give out_shardings", "HLO308")
+    assert overall([], True, [one]) == "error"
+    for renderer in RENDERERS:
+        assert "HLO308" in renderer.render([], True, [one])
+    assert json.loads(check_json.render([], False, [one]))["errors"][0]["code"] == "HLO308"
+    assert [each.get("type") for each in ElementTree.fromstring(junit.render([], False, [one])).iter("error")] == [
+        "HLO308"
+    ]
+    run = json.loads(sarif.render([], False, [one]))["runs"][0]
+    assert [(each["ruleId"], each["level"]) for each in run["results"]] == [("HLO308", "error")]
+    assert run["invocations"][0]["executionSuccessful"] is False
+    assert github.render([], False, [one]).startswith("::error file=train.py,line=1,title=hloinspect HLO308::")
+    assert "| HLO308 | **ERROR** |" in markdown.render([], False, [one])
+
+
+@needs_jax
+@pytest.mark.slow
+def test_a_refused_compilation_is_never_a_pass(
+    tmp_path: Path, hloinspect: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    step = str(Path(__file__).parent / "audit_steps.py") + ":strided"
+    options = ("--target", "gb200", "--budget", "stall=90%", "--allow-unknown", "--ignore", "HLO308")
+    done = hloinspect("check", step, *options, "--report", "json=check.json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("ERROR  audit_steps.py:strided (gb200)")
+    assert "HLO308: a slice with strides" in done.stdout
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))
+    assert (found["status"], [one["code"] for one in found["errors"]]) == ("error", ["HLO308"])
+
+
+# ---- choices
+
+
+def test_a_choice_names_the_entry_that_leaves_a_rule_out() -> None:
+    choice = Choice(select=("HLO1", "HLO301"), ignore=("HLO10", "HLO101"))
+    assert choice.why_left_out("HLO101") == "ignore = HLO101"
+    assert choice.why_left_out("HLO102") == "ignore = HLO10"
+    assert choice.why_left_out("HLO201") == "select = HLO1, HLO301"
+    assert choice.why_left_out("HLO301") == choice.why_left_out("HLO110") == ""
+    assert choice.limited_to(frozenset({"HLO301"})).why_left_out("HLO110") != ""
+    assert NOTHING.why_left_out("HLO301") == "no rule is selected"
+
+
+def test_a_time_budget_of_python_is_refused_where_it_counts_what_is_left_out() -> None:
+    with pytest.raises(UsageError, match=r"findings\.HLO301=0 means nothing: HLO301 is left out \(ignore = HLO3\)"):
+        hloinspect.check("no/such/file", budget="findings.HLO301=0", rules=Choice(ignore=("HLO3",)))
