@@ -10,10 +10,13 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.snapshot import FindingGroup, Made, MemorySnapshot, Snapshot, Split, TransferGroup
+
+if TYPE_CHECKING:
+    from hloinspect.compile.result import Configuration
 
 SCHEMA = "hloinspect.baseline/1"
 _MAX_BYTES = 64 << 20
@@ -80,6 +83,7 @@ def load_baseline(path: Path) -> Baseline:
 def _entry(data: Mapping[str, Any]) -> Snapshot:
     made = dict(data["made"])
     made["flags"] = None if made["flags"] is None else tuple(map(str, made["flags"]))
+    made["configuration"] = _configuration(made.get("configuration"))
     return Snapshot(
         step=str(data["step"]),
         target=None if data["target"] is None else str(data["target"]),
@@ -96,6 +100,15 @@ def _entry(data: Mapping[str, Any]) -> Snapshot:
         findings=tuple(_finding(item) for item in data["findings"]),
         rules_not_run=tuple(map(str, data["rules_not_run"])),
     )
+
+
+def _configuration(data: dict[str, Any] | None) -> Configuration | None:
+    """Return the configuration of an entry, None where it has none, as in baselines of before it was kept."""
+    if data is None:
+        return None
+    from hloinspect.compile.result import configuration_from
+
+    return configuration_from(data)
 
 
 def _number(value: object) -> float | None:
