@@ -65,33 +65,42 @@ def other_releases(platform: str, environ: Mapping[str, str] = os.environ) -> li
     with in its metadata; it loads the compiler of any other all the same.
     """
     if platform == "gpu":
-        return [
-            f"{package} {version} is {result.NOTE_OTHER_RELEASE} {jaxlib}: install one release of all"
-            for package in _OF_JAXLIBS_RELEASE
-            if (version := _version(package))
-            and (jaxlib := _version("jaxlib"))
-            and _release(version) != _release(jaxlib)
-        ]
+        return _of_other_releases_than_jaxlib()
     wanted, version = _wanted_libtpu(), _version("libtpu")
     notes = []
-    if wanted and version and not version.startswith(wanted):
+    if wanted and version and _release(version, len(wanted)) != wanted:
+        numbers = ".".join(map(str, wanted))
         notes.append(
-            f"libtpu {version} is {result.NOTE_OTHER_RELEASE} {_version('jaxlib')}, which goes with libtpu {wanted}*: "
-            "install it with: pip install 'jax[tpu]'"
+            f"libtpu {version} is {result.NOTE_OTHER_RELEASE} {_version('jaxlib')}, which goes with libtpu {numbers}: "
+            "install one that belongs to it with: pip install 'jax[tpu]'"
         )
     if other := _other_libtpu(environ):
         notes.append(f"{_LIBRARY_PATH}={other} is used in place of libtpu {version}: {result.NOTE_UNKNOWN_RELEASE}")
     return notes
 
 
-def _wanted_libtpu() -> str | None:
-    """Return the start of the versions of libtpu that the installed jax goes with (``0.0.50.``), None where its
-    metadata does not say."""
+def _of_other_releases_than_jaxlib() -> list[str]:
+    jaxlib = _version("jaxlib")
+    packages: dict[str, list[str]] = {}
+    for package in _OF_JAXLIBS_RELEASE:
+        version = _version(package)
+        if version and jaxlib and _release(version) != _release(jaxlib):
+            packages.setdefault(version, []).append(package)
+    return [
+        f"{' and '.join(names)} {version} {'are' if len(names) > 1 else 'is'} {result.NOTE_OTHER_RELEASE} {jaxlib}: "
+        "install one release of all"
+        for version, names in packages.items()
+    ]
+
+
+def _wanted_libtpu() -> list[int]:
+    """Return the first numbers of the versions of libtpu that the installed jax goes with: 0, 0, 50 of
+    ``libtpu==0.0.50.*``. Empty where its metadata does not say."""
     with suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("jax") or ():
-            if found := re.match(r"libtpu\s*==\s*(\d+(?:\.\d+)*)(\.\*)?", line):
-                return f"{found[1]}." if found[2] else found[1]
-    return None
+            if found := re.match(r"libtpu\s*==\s*(\d+(?:\.\d+)*)", line):
+                return _release(found[1])
+    return []
 
 
 def _other_libtpu(environ: Mapping[str, str]) -> Path | None:
@@ -131,10 +140,11 @@ def _is_as_recorded(entry: importlib.metadata.PackagePath, file: Path) -> bool:
     return found.st_size == entry.size and found.st_mtime_ns <= record.stat().st_mtime_ns
 
 
-def _release(version: str) -> list[int]:
-    """Return the numbers that jaxlib compares: 0.12.0 of 0.12.0.dev20261130."""
+def _release(version: str, count: int | None = None) -> list[int]:
+    """Return the numbers that jaxlib compares (0, 12, 0 of 0.12.0.dev20261130), or the first ``count`` of them."""
     found = re.match(r"\d+(?:\.\d+)*", version)
-    return [int(number) for number in found[0].split(".")] if found else []
+    numbers = [int(number) for number in found[0].split(".")] if found else []
+    return numbers if count is None else (numbers + [0] * count)[:count]
 
 
 def _distribution(package: str) -> importlib.metadata.Distribution | None:
