@@ -19,8 +19,8 @@ from hloinspect.compile.run_flags import fields_of
 _COMPILING = ("compile_or_get_cached", "backend_compile_and_load")
 """Functions of jax._src.compiler, from the outermost in: one of their arguments are the options (jax 0.9 to 0.12)."""
 
-_PATHS = ("xla_gpu_cuda_data_dir",)
-"""Options of the machine: what lies there is looked at by itself (compile/toolkit.py)."""
+_PATHS = ("xla_gpu_cuda_data_dir", "xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir")
+"""Options that JAX sets to paths of the machine."""
 _OF_THE_PROGRAM = ("num_partitions", "num_replicas")
 _ALWAYS = ("use_spmd_partitioning",)
 _OUTPUT = ("xla_detailed_logging", "xla_dump_")
@@ -31,8 +31,9 @@ _LEVELS = {"9": "O0", "19": "O1", "29": "O2", "39": "O3"}
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """``whole`` is a hash of everything, ``comparable`` one without paths of this machine and options of hloinspect.
-    ``named`` are options that are not XLA's defaults, as text. ``given`` are those that came as ``compiler_options``,
-    from the request, from the step's ``jax.jit`` or from hloinspect."""
+    ``named`` are options that are not XLA's defaults, as text and without paths. ``given`` are those that came as
+    ``compiler_options``, from the request, from the step's ``jax.jit`` or from hloinspect, and the paths that JAX has
+    set."""
 
     whole: str
     comparable: str
@@ -65,9 +66,12 @@ def handed_over(
         whole = _sha256(found, given)
         unnamed = {name: value for name, value in given.items() if name not in {*own, *flags}}
         named = _named(found, unnamed)
+        paths = {name: value for name, value in named.items() if value.startswith("/")}
         _clear_paths(found)
-        comparable = _sha256(found, {k: v for k, v in given.items() if k not in {*own, *_PATHS}})
-        return HandedOver(whole, comparable, named, given)
+        comparable = _sha256(
+            found, {k: v for k, v in given.items() if k not in {*own, *_PATHS} and not str(v).startswith("/")}
+        )
+        return HandedOver(whole, comparable, {k: v for k, v in named.items() if k not in paths}, {**paths, **given})
     except (AttributeError, TypeError, ValueError):  # another class of options than those that are known
         return None
 
@@ -130,7 +134,7 @@ def _named(options: Any, given: Mapping[str, Any]) -> dict[str, str]:
         del found["profile_version"]
     was = _debug_options(defaults)
     debug = {name: value for name, value in _debug_options(options).items() if was.get(name) != value}
-    found |= {name: value for name, value in debug.items() if not name.startswith(_OUTPUT) and name not in _PATHS}
+    found |= {name: value for name, value in debug.items() if not name.startswith(_OUTPUT) and name != _PATHS[0]}
     found |= {name: _text(name, value) for name, value in given.items() if not name.startswith(_OUTPUT)}
     return dict(sorted(found.items()))
 

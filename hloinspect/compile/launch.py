@@ -321,8 +321,8 @@ def silent_end(returncode: int, log: str) -> str:
 
 
 def _last_words(log: str) -> list[str]:
-    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed``), else a Python error, else
-    libtpu's about a flag of LIBTPU_INIT_ARGS."""
+    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed``), else a Python error,
+    else libtpu's about a flag of LIBTPU_INIT_ARGS."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
