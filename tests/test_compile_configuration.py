@@ -185,6 +185,15 @@ def test_a_configuration_that_is_not_whole_is_no_configuration() -> None:
             configuration_from({key: value for key, value in whole.items() if key != name})
 
 
+def test_a_page_says_how_the_compiler_was_configured(tmp_path: Path) -> None:
+    folder = compiled_directory(tmp_path / "made", "gb200_save")
+    manifest = dataclasses.replace(load_result(folder).manifest, configuration=SAMPLE)
+    (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
+    page = hloinspect.inspect(folder).to_html()
+    assert "<dt>compile options</dt><dd>memory_fitting_level=O2</dd>" in page
+    assert "<dt>compiler</dt><dd>jax-cuda13-pjrt=0.12.0.1 b6de513893c0</dd>" in page
+
+
 def test_libraries_of_another_release_limit_a_report(tmp_path: Path) -> None:
     manifest = load_result(compiled_directory(tmp_path / "made", "gb200_save")).manifest
     note = "jax-cuda13-pjrt 0.12.0.1 is of another release than jaxlib 0.10.2: install one release of all"
@@ -323,10 +332,13 @@ def handed() -> Callable[..., Any]:
 
     before = dict(jax.config.values)
 
-    def of(options: dict[str, Any] | None = None, jit: dict[str, Any] | None = None, **configured: Any) -> Any:
+    def of(
+        options: dict[str, Any] | None = None, jit: dict[str, Any] | None = None, arguments: int = 1, **configured: Any
+    ) -> Any:
         for name, value in configured.items():
             jax.config.update(name, value)
-        lowered = jax.jit(lambda x: x * 2, compiler_options=jit).lower(jax.ShapeDtypeStruct((8,), "float32"))
+        function, given = (lambda *xs: [x * 2 for x in xs]), [jax.ShapeDtypeStruct((8,), "float32")] * arguments
+        lowered = jax.jit(function, compiler_options=jit).lower(*given)
         found = handed_over(lowered, options or {}, ["xla_flag"], ["xla_own"])
         for name in configured:
             jax.config.update(name, before[name])
@@ -375,8 +387,11 @@ def test_options_are_told_apart_by_type_and_whoever_gave_them(handed: Callable[.
     assert all("xla_flag" not in each.named for each in found)  # named among the flags
     own = handed({"xla_own": "1", "xla_dump_to": "/tmp/x"})
     assert (own.whole == plain.whole, own.named) == (False, plain.named)
+    wider = handed(arguments=3)
+    assert (wider.whole == plain.whole, wider.comparable, wider.named) == (False, plain.comparable, plain.named)
     path = handed(jit={"xla_some_file": "/home/user/file"})
-    assert (path.named, path.given["xla_some_file"]) == (plain.named, "/home/user/file")
+    assert (path.named, path.comparable) == (plain.named, plain.comparable)
+    assert path.given["xla_some_file"] == "/home/user/file"
 
 
 @pytest.mark.slow

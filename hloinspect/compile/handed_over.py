@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
+
 from hloinspect.compile.run_flags import fields_of
 
 _COMPILING = ("compile_or_get_cached", "backend_compile_and_load")
@@ -21,8 +23,7 @@ _COMPILING = ("compile_or_get_cached", "backend_compile_and_load")
 
 _PATHS = ("xla_gpu_cuda_data_dir", "xla_gpu_kernel_cache_file", "xla_gpu_per_fusion_autotune_cache_dir")
 """Options that JAX sets to paths of the machine."""
-_OF_THE_PROGRAM = ("num_partitions", "num_replicas")
-_ALWAYS = ("use_spmd_partitioning",)
+_NO_CHOICE = ("num_partitions", "num_replicas", "use_spmd_partitioning", "parameter_is_tupled_arguments")
 _OUTPUT = ("xla_detailed_logging", "xla_dump_")
 _LEVELS = {"9": "O0", "19": "O1", "29": "O2", "39": "O3"}
 """XLA's ExecutionOptions.EffortLevel."""
@@ -30,10 +31,10 @@ _LEVELS = {"9": "O0", "19": "O1", "29": "O2", "39": "O3"}
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """``whole`` is a hash of everything, ``comparable`` one without paths of this machine and options of hloinspect.
-    ``named`` are options that are not XLA's defaults, as text and without paths. ``given`` are those that came as
-    ``compiler_options``, from the request, from the step's ``jax.jit`` or from hloinspect, and the paths that JAX has
-    set."""
+    """``whole`` is a hash of everything, ``comparable`` one without what follows from the program, without paths of
+    this machine and without options of hloinspect. ``named`` are options that are not XLA's defaults, as text and without
+    paths. ``given`` are those that came as ``compiler_options``, from the request, from the step's ``jax.jit`` or from
+    hloinspect, and the paths that JAX has set."""
 
     whole: str
     comparable: str
@@ -67,7 +68,7 @@ def handed_over(
         unnamed = {name: value for name, value in given.items() if name not in {*own, *flags}}
         named = _named(found, unnamed)
         paths = {name: value for name, value in named.items() if value.startswith("/")}
-        _clear_paths(found)
+        _clear_what_is_no_choice(found)
         comparable = _sha256(
             found, {k: v for k, v in given.items() if k not in {*own, *_PATHS} and not str(v).startswith("/")}
         )
@@ -113,11 +114,22 @@ def _sha256(options: Any, given: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def _clear_paths(options: Any) -> None:
-    debug = options.executable_build_options.debug_options
-    for name in _PATHS:
-        if hasattr(debug, name):
-            setattr(debug, name, "")
+def _clear_what_is_no_choice(options: Any) -> None:
+    """Give the fields that follow from the program or from the machine the same value everywhere."""
+    build = options.executable_build_options
+    for one, name, value in (
+        (options, "parameter_is_tupled_arguments", False),
+        (options, "num_partitions", 1),
+        (options, "num_replicas", 1),
+        (build, "allow_spmd_sharding_propagation_to_parameters", [False]),
+        (build, "allow_spmd_sharding_propagation_to_output", [False]),
+        (build.debug_options, "xla_detailed_logging", False),
+        *((build.debug_options, path, "") for path in _PATHS),
+    ):
+        if hasattr(one, name):
+            setattr(one, name, value)
+    if options.device_assignment is not None:
+        options.device_assignment = type(options.device_assignment).create(numpy.array([[0]]))
 
 
 def _named(options: Any, given: Mapping[str, Any]) -> dict[str, str]:
@@ -128,7 +140,7 @@ def _named(options: Any, given: Mapping[str, Any]) -> dict[str, str]:
         name: _text(name, value)
         for one, default in pairs
         for name, value in _plain(one).items()
-        if value != getattr(default, name) and name not in (*_OF_THE_PROGRAM, *_ALWAYS)
+        if value != getattr(default, name) and name not in _NO_CHOICE
     }
     if found.get("profile_version") in ("-1", "0"):  # there is none
         del found["profile_version"]
