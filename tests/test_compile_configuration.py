@@ -167,7 +167,7 @@ def test_a_manifest_of_before_is_read_and_nothing_is_said_of_its_configuration(t
     assert old.configuration is None
     new = dataclasses.replace(old, configuration=SAMPLE)
     assert manifest_from_json(new.to_json(), tmp_path) == new
-    report = hloinspect.inspect(tmp_path / "old").report
+    report = hloinspect.inspect(str(tmp_path / "old")).report
     was, now = (
         snapshot_of(
             dataclasses.replace(report, program=dataclasses.replace(report.program, configuration=each)), "step"
@@ -189,7 +189,7 @@ def test_a_page_says_how_the_compiler_was_configured(tmp_path: Path) -> None:
     folder = compiled_directory(tmp_path / "made", "gb200_save")
     manifest = dataclasses.replace(load_result(folder).manifest, configuration=SAMPLE)
     (folder / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
-    page = hloinspect.inspect(folder).to_html()
+    page = hloinspect.inspect(str(folder)).to_html()
     assert "<dt>compile options</dt><dd>memory_fitting_level=O2</dd>" in page
     assert "<dt>compiler</dt><dd>jax-cuda13-pjrt=0.12.0.1 b6de513893c0</dd>" in page
 
@@ -288,7 +288,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
     assert (fresh.manifest.cached, found.manifest.cached) == (False, True)
     assert found.manifest.module_sha256 == fresh.manifest.module_sha256
     assert found.manifest.configuration == fresh.manifest.configuration
-    reports = [hloinspect.inspect(result.directory, target="gb200").report for result in (plain, found)]
+    reports = [hloinspect.inspect(str(result.directory), target="gb200").report for result in (plain, found)]
     assert named in difference(*(snapshot_of(report, "step") for report in reports)).made
     if "level" not in named or LEVELS_MATTER:
         assert fresh.manifest.module_sha256 != plain.manifest.module_sha256
@@ -309,7 +309,7 @@ def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
     fresh, found = compiled("fresh"), compiled("found")
     assert (fresh.manifest.cached, found.manifest.cached) == (False, True)
     assert plain.manifest.module_sha256 != fresh.manifest.module_sha256 == found.manifest.module_sha256
-    snapshots = [snapshot_of(hloinspect.inspect(r.directory, target="v5e").report, "step") for r in (plain, found)]
+    snapshots = [snapshot_of(hloinspect.inspect(str(r.directory), target="v5e").report, "step") for r in (plain, found)]
     assert "LIBTPU_INIT_ARGS: +--xla_tpu_enable_latency_hiding_scheduler=false" in difference(*snapshots).made
     assert any("LIBTPU_INIT_ARGS of the environment is in effect" in note for note in found.manifest.notes)
 
@@ -322,6 +322,37 @@ def test_what_xla_writes_or_reads_on_the_way_is_not_kept(tmp_path: Path, warm: t
     result = made(warm[0], tmp_path / "out", (f"xla_gpu_per_fusion_autotune_cache_dir={tuned}",))
     assert (result.manifest.cached, entries(warm[0])) == (False, kept)
     assert any("kept" in note and str(tuned) in note for note in result.manifest.notes)
+
+
+PARTITIONED = """
+import jax, jax.numpy as jnp
+from jax.experimental.custom_partitioning import custom_partitioning
+
+@custom_partitioning
+def sine(x):
+    return jnp.sin(x)
+
+sine.def_partition(
+    infer_sharding_from_operands=lambda mesh, given, result: given[0].sharding,
+    partition=lambda mesh, given, result: (mesh, jnp.sin, given[0].sharding, (given[0].sharding,)),
+    sharding_rule="i -> i",
+)
+
+def step():
+    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    return jax.jit(sine, in_shardings=split).lower(jax.ShapeDtypeStruct((64,), jnp.float32))
+"""
+
+
+@pytest.mark.slow
+def test_a_step_with_a_function_that_xla_calls_is_not_kept(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    (tmp_path / "partitioned.py").write_text(PARTITIONED)
+    step, cache = f"{tmp_path / 'partitioned.py'}:step", tmp_path / "cache"
+    result = compile_step(step, load_target("h100"), out=tmp_path / "out", devices=8, cache=cache)
+    assert (result.manifest.cached, entries(cache)) == (False, [])
+    assert any("custom_partitioning" in note for note in result.manifest.notes)
 
 
 @pytest.fixture

@@ -32,9 +32,9 @@ _LEVELS = {"9": "O0", "19": "O1", "29": "O2", "39": "O3"}
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """``whole`` is a hash of everything, ``comparable`` one without what follows from the program, without paths of
-    this machine and without options of hloinspect. ``named`` are options that are not XLA's defaults, as text and without
-    paths. ``given`` are those that came as ``compiler_options``, from the request, from the step's ``jax.jit`` or from
-    hloinspect, and the paths that JAX has set."""
+    this machine and without options of hloinspect. ``named`` are options that are not XLA's defaults, as text and
+    without paths. ``given`` are those that came as ``compiler_options``, from the request, from the step's ``jax.jit``
+    or from hloinspect, and the paths that JAX has set."""
 
     whole: str
     comparable: str
