@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloinspect.compile.result import Manifest
+from hloinspect.compile.result import NOTES_THAT_LIMIT, Manifest
 from hloinspect.errors import TargetError
 from hloinspect.hardware import load_target
 from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo
@@ -27,14 +27,17 @@ def program_of(manifest: Manifest) -> ProgramInfo:
         flags_from=use.flags_from.path if use.flags_from else None,
         autotune_results=AutotuneInfo(results.path, results.missing, results.of) if results else None,
         pgle=ProfileInfo(profile.path, profile.matched, profile.of) if profile else None,
+        configuration=manifest.configuration,
     )
 
 
 def limits_of(manifest: Manifest) -> tuple[str, ...]:
-    """What limits a report on the module: what the production run has and this compilation had not."""
+    """What limits a report on the module: what the production run has and this compilation had not, and what of
+    the installation is not as in a run."""
+    limits = [note for note in manifest.notes if any(words in note for words in NOTES_THAT_LIMIT)]
     if manifest.platform == "tpu":
-        return ()
-    use, limits = manifest.production, []
+        return tuple(limits)
+    use = manifest.production
     results, profile, run = use.autotune_results, use.pgle, use.flags_from
     if results is None:
         limits.append(LIMIT_AUTOTUNING)

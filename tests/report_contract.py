@@ -28,6 +28,10 @@ def null(value: Any) -> bool:
     return value is None
 
 
+def text_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(text(key) and text(item) for key, item in value.items())
+
+
 def one_of(*choices: str) -> Check:
     return lambda value: value in choices
 
@@ -40,6 +44,9 @@ class Maybe:
 
 
 INPUT = {"path": text, "kind": one_of("text", "proto", "compiled", "step", "dump", "trace"), "sha256": Maybe(text)}
+CONFIGURATION = dict.fromkeys(("compile_options", "jax", "environment", "libraries"), text_by_name) | dict.fromkeys(
+    ("compile_options_sha256", "target_config_sha256"), Maybe(text)
+)
 PROGRAM = {
     "jax": Maybe(text),
     "jaxlib": Maybe(text),
@@ -49,6 +56,7 @@ PROGRAM = {
     "flags_from": Maybe(text),
     "autotune_results": Maybe({"path": text, "missing": integer, "of": Maybe(integer)}),
     "pgle": Maybe({"path": text, "matched": integer, "of": integer}),
+    "configuration": Maybe(CONFIGURATION),
 }
 TARGET = {
     "name": text,
@@ -307,6 +315,7 @@ MADE = dict.fromkeys(("jax", "jaxlib", "topology"), Maybe(text)) | {
     "module": text,
     "fingerprint": text,
     "schedule_hash": text,
+    "configuration": Maybe(CONFIGURATION),
 }
 SIDE = {"step": text, "target": Maybe(text), "devices": integer, "kind": one_of("predicted", "measured"), "made": MADE}
 TRANSFER_GROUP = dict.fromkeys(("loop_depth", "count", "runs", "bytes", "bytes_per_step"), integer) | {

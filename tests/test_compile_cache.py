@@ -35,6 +35,7 @@ REQUEST = {
     "production": GIVEN,
 }
 VERSIONS = {"jax": "0.12.0", "jaxlib": "0.12.0", "plugin": None}
+CONFIGURATION = {"compile_options": "0", "environment": {}, "libraries": [["/lib.so", 1, 2, 3]]}
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +59,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_all_that_decides_the_module_decides_the_key(changed: dict[str, object]) -> None:
-    key = key_of("module {}", REQUEST, VERSIONS)
-    assert key_of("module {}", REQUEST | changed, VERSIONS) != key
-    assert key_of("module { }", REQUEST, VERSIONS) != key
-    assert key_of("module {}", REQUEST, VERSIONS | {"jax": "0.12.1"}) != key
-    assert key_of("module {}", REQUEST | {"step": "other.py:step", "out": "/else"}, VERSIONS) == key
+    key = key_of("module {}", REQUEST, VERSIONS, CONFIGURATION)
+    assert key_of("module {}", REQUEST | changed, VERSIONS, CONFIGURATION) != key
+    assert key_of("module { }", REQUEST, VERSIONS, CONFIGURATION) != key
+    assert key_of("module {}", REQUEST, VERSIONS | {"jax": "0.12.1"}, CONFIGURATION) != key
+    assert key_of("module {}", REQUEST | {"step": "other.py:step", "out": "/else"}, VERSIONS, CONFIGURATION) == key
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"compile_options": "1"},
+        {"environment": {"LIBTPU_INIT_ARGS": "--xla_tpu_a=1"}},
+        {"libraries": [["/lib.so", 1, 2, 4]]},
+    ],
+)
+def test_what_jax_and_the_environment_decide_is_in_the_key(changed: dict[str, object]) -> None:
+    key = key_of("module {}", REQUEST, VERSIONS, CONFIGURATION)
+    assert key_of("module {}", REQUEST, VERSIONS, CONFIGURATION | changed) != key
 
 
 def test_what_was_kept_is_found_whole(tmp_path: Path, made: Path) -> None:

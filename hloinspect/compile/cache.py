@@ -1,4 +1,4 @@
-"""Compilations that are kept: the same StableHLO with the same flags, versions and target is compiled once.
+"""Compilations that are kept: the same StableHLO with the same options, libraries and target is compiled once.
 
 An entry is a directory of ``compile/result.py`` whose name is a hash of all that decides its content; the StableHLO is
 hashed with its locations, so that lines of the user's code that moved make another entry. Entries appear whole or not
@@ -32,9 +32,16 @@ _PREFIX = "step-"
 _DECIDES = ("target", "platform", "target_config", "devices", "topology", "xla_flags", "compiler_options")
 
 
-def key_of(stablehlo: str, request: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
-    """The name of an entry: 40 hexadecimal digits of a hash."""
+def key_of(
+    stablehlo: str,
+    request: Mapping[str, Any],
+    versions: Mapping[str, str | None],
+    configuration: Mapping[str, Any],
+) -> str:
+    """The name of an entry: 40 hexadecimal digits of a hash. ``configuration`` is what decides a compilation beside
+    the program and the request (compile/configuration.py)."""
     decides = {name: request.get(name) for name in _DECIDES} | {"versions": dict(versions)}
+    decides["configuration"] = dict(configuration)
     decides["production"] = _contents(request.get("production"))
     decides["code"] = _own_code()
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())

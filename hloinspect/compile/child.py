@@ -24,12 +24,24 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from hloinspect import __version__
-from hloinspect.compile import cache, clients, flags, own_options, policies, result, step_flags, toolkit, tuned
+from hloinspect.compile import (
+    cache,
+    clients,
+    configuration,
+    flags,
+    libraries,
+    own_options,
+    policies,
+    result,
+    step_flags,
+    toolkit,
+    tuned,
+)
 from hloinspect.compile.message import ChildError, first_line, one_line
 
 
@@ -50,6 +62,8 @@ class Job:
     tell: Callable[..., None] = lambda **message: None  # answers of a plan (compile/many.py)
     compile_notes: list[str] = field(default_factory=list)  # those of notes that came while compiling
     cuda: Path | None = None  # where NVIDIA's assembler is, for a GPU
+    before: configuration.Before | None = None  # what was set before the step's code ran
+    configuration: result.Configuration | None = None
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -73,12 +87,17 @@ def main() -> int:
     try:
         compile_job(job)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
-        message = one_line(error)
+        message = _error_text(job, error)
         answer(error=message, detail="".join(traceback.format_exception(error))[-8000:])
     else:
         answer(done=True)
     sys.stderr.flush()
     os._exit(0)  # compile-only clients have been seen to crash while the interpreter shuts down
+
+
+def _error_text(job: Job, error: BaseException) -> str:
+    """Return the error as one line, with what of the installed libraries may be its cause."""
+    return "; ".join([one_line(error), *(note for note in job.notes if result.NOTE_OTHER_RELEASE in note)])
 
 
 def _take_over_streams() -> tuple[dict[str, Any], IO[str]]:
@@ -102,10 +121,12 @@ def compile_job(job: Job) -> None:
     """Compile what the request asks for and write the files of ``hloinspect.compile.result`` to its directory: once,
     or once for each set of flags in ``variants``."""
     job.say("importing jax")
+    environ = dict(os.environ)
     with job.timed("import"):
         jax = _import_jax(job.request["platform"])
         job.cuda = _cuda(job)
         devices = _target_devices(job)
+    job.before = configuration.Before(environ, dict(os.environ), dict(jax.config.values))
     _keep_jaxprs(job)
     _keep_policy_names(job)
     job.say(f"tracing and lowering {job.request['step'][:60]}")
@@ -134,7 +155,7 @@ def _compile_variants(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
         try:
             _compile_lowered(own, jax, lowered, stablehlo)
         except Exception as error:
-            job.tell(variant=number, error=one_line(error))
+            job.tell(variant=number, error=_error_text(own, error))
         else:
             job.tell(variant=number)
 
@@ -143,7 +164,7 @@ def _compile_lowered(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
     out = Path(job.request["out"])
     given = copy.deepcopy(job.request.get("production"))
     job.request = {**job.request, "production": given}
-    key = _cache_key(job, jax.__version__, stablehlo)
+    key = _learn_configuration(job, jax.__version__, lowered, stablehlo)
     if key and _from_cache(job, key, lowered, stablehlo, out):
         return
     job.say(f"compiling for {job.request['devices']} x {job.request['target']}")
@@ -153,7 +174,7 @@ def _compile_lowered(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
             compiled = tuned.compile_with(
                 given,
                 Path(dump),
-                lambda more: _compiled(job, lowered, _options(job, dump, jax.__version__, more)),
+                lambda more: _compiled(job, lowered, _options(job, dump, more)),
                 keeps_dump="xla_dump_to" in job.request["compiler_options"],
             )
         job.say("writing the result")
@@ -182,12 +203,18 @@ def _with_users_lines(job: Job, lowered: Any, stablehlo: str) -> Iterator[None]:
         raise
 
 
-def _cache_key(job: Job, jax_version: str, stablehlo: str) -> str:
-    """What the compilation is kept under, or "" where nothing is to be kept."""
-    wants_dump = "xla_dump_to" in job.request["compiler_options"]  # and would get none from the cache
-    if not job.request.get("cache") or wants_dump:
+def _learn_configuration(job: Job, jax_version: str, lowered: Any, stablehlo: str) -> str:
+    """Note what decides this compilation, and return what it is kept under: "" where nothing is to be kept."""
+    assert job.before is not None
+    request, options = job.request, _options(job, "the dump", {})
+    decided = configuration.decided(request, job.before, lowered, options, stablehlo, job.cuda)
+    job.configuration = decided.configuration
+    if not request.get("cache") or "xla_dump_to" in request["compiler_options"]:  # the cache would give no dump
         return ""
-    return cache.key_of(stablehlo, job.request, _versions(job, jax_version))
+    if decided.of_key is None:
+        job.note(decided.why_not_kept)
+        return ""
+    return cache.key_of(stablehlo, request, _versions(job, jax_version), decided.of_key)
 
 
 def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> bool:
@@ -213,6 +240,7 @@ def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> 
         "asked": job.asked,
         "notes": [*job.request["notes"], *job.notes],
         "settings": job.settings,
+        "configuration": job.configuration and asdict(job.configuration),
         "cached": True,
     }
     (out / result.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -251,6 +279,8 @@ def _target_devices(job: Job) -> list[Any]:
         devices = clients.target_devices(job.request, job.note)
     except clients.ClientError as error:
         raise ChildError(str(error)) from error
+    for note in libraries.other_releases(job.request["platform"]):
+        job.note(note)
     cuda = toolkit.option(job.cuda, toolkit.jaxs_folder()) if job.cuda else {}
     target_devices.become_target(devices, job.request["platform"], job.note, cuda)
     if job.request["platform"] == "gpu":
@@ -335,6 +365,8 @@ def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
 def _note_what_differs(job: Job, lowered: Any) -> None:
     from hloinspect.compile import kernels
 
+    if job.request["platform"] == "tpu" and job.before and (late := configuration.set_too_late(job.before)):
+        job.note(late)
     options, note = step_flags.take_over(job.request["platform"])
     if note:
         job.request["compiler_options"] = {**options, **job.request["compiler_options"]}
@@ -362,11 +394,12 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
 # --- compiling and writing ------------------------------------------------------------------------
 
 
-def _options(job: Job, dump: str, jax_version: str, more: dict[str, Any]) -> dict[str, Any]:
+def _options(job: Job, dump: str, more: dict[str, Any]) -> dict[str, Any]:
     options = {**job.request["compiler_options"], **more}
     if job.cuda is None:
         return options
-    return own_options.for_gpu(options, dump, jax_version, job.cuda, toolkit.jaxs_folder())
+    xla_version = (clients.plugin_version(job.request["platform"]) or "").rpartition(" ")[2]
+    return own_options.for_gpu(options, dump, xla_version, job.cuda, toolkit.jaxs_folder())
 
 
 def _compiled(job: Job, lowered: Any, options: dict[str, Any]) -> Any:
@@ -429,6 +462,7 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         "settings": job.settings,
         "compile_notes": job.compile_notes,
         "production": result.production_of(request["production"]),
+        "configuration": job.configuration and asdict(job.configuration),
         "cached": False,
     }
 

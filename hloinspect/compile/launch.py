@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from hloinspect.compile.environment import FOR_EVERY_CHILD, FOR_TPUS, LIBTPU_ARGUMENTS
 from hloinspect.compile.flags import compiler_options
 from hloinspect.compile.production import request_fields, with_dnn_version
 from hloinspect.compile.result import FILES, MANIFEST, SCHEMA, CompileResult, load_result
@@ -149,6 +150,8 @@ def _notes(target: Target) -> list[str]:
     notes = [note] if (note := stand_in_note(target)) else []
     if "XLA_FLAGS" in os.environ:
         notes.append("XLA_FLAGS of the environment was left out; flags for this compilation are given with --xla-flag")
+    if target.platform == "tpu" and (arguments := os.environ.get(LIBTPU_ARGUMENTS)):
+        notes.append(f"{LIBTPU_ARGUMENTS} of the environment is in effect, as in a run: {arguments[:400]}")
     return notes
 
 
@@ -241,15 +244,8 @@ def start_child(platform: str, log: IO[bytes]) -> subprocess.Popen[str]:
 
 def _child_environment(platform: str) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    environment |= {
-        "JAX_PLATFORMS": "cpu",  # else JAX refuses a topology of a platform that is not there
-        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",  # the plugin would look for NVIDIA's libraries and complain
-        "JAX_ENABLE_COMPILATION_CACHE": "false",  # a cached executable leaves no thunk sequence
-        "PYTHONFAULTHANDLER": "1",  # an abort in XLA then says which line of Python led there
-    }
-    if platform == "tpu":
-        environment["TPU_SKIP_MDS_QUERY"] = "1"  # no metadata server to ask
-        environment["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"  # else a second compilation at a time is refused
+    environment |= FOR_EVERY_CHILD | (FOR_TPUS if platform == "tpu" else {})
+    environment["PYTHONFAULTHANDLER"] = "1"  # an abort in XLA then says which line of Python led there
     root = Path(__file__).resolve().parents[2]
     if root.name not in (
         "site-packages",
@@ -325,11 +321,13 @@ def silent_end(returncode: int, log: str) -> str:
 
 
 def _last_words(log: str) -> list[str]:
-    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed``), else a Python error."""
+    """The line of a log that says most, if any: XLA's fatal one (``F0822 ...] Check failed``), else a Python error,
+    else libtpu's about a flag of LIBTPU_INIT_ARGS."""
     lines = [line.strip() for line in log.splitlines()]
     fatal = [line.partition("] ")[2] for line in lines if re.match(r"F\d{4} ", line)]
     errors = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception)\b", line)]
-    return [words[:400] for words in (fatal or errors)[-1:]]
+    of_libtpu = [f"{line[7:]} (of {LIBTPU_ARGUMENTS}?)" for line in lines if line.startswith("ERROR: ")]
+    return [words[:400] for words in (fatal or errors or of_libtpu)[-1:]]
 
 
 def _aborted_in(log: str) -> list[str]:

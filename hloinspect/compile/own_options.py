@@ -14,27 +14,28 @@ _SAME_SINCE = (0, 12)
 
 
 def for_gpu(
-    options: Mapping[str, Any], dump: str, jax_version: str, cuda: Path, jaxs_cuda: str | None
+    options: Mapping[str, Any], dump: str, xla_version: str, cuda: Path, jaxs_cuda: str | None
 ) -> dict[str, Any]:
     """``options``, and what is needed beside them: the dump that the thunk sequence comes from, which is what really
-    runs and is nowhere else; the folder of the CUDA toolkit; and no autotuning, where that changes nothing."""
+    runs and is nowhere else; the folder of the CUDA toolkit; and no autotuning, where that changes nothing.
+    ``xla_version`` is that of the package that XLA's compiler comes in."""
     return {
         "xla_dump_to": dump,
         "xla_dump_hlo_as_text": True,
         **toolkit.option(cuda, jaxs_cuda),
-        **_without_autotuning(options, jax_version),
+        **_without_autotuning(options, xla_version),
         **options,
     }
 
 
-def _without_autotuning(options: Mapping[str, Any], jax_version: str) -> dict[str, Any]:
+def _without_autotuning(options: Mapping[str, Any], xla_version: str) -> dict[str, Any]:
     """Without a device XLA tries the configurations of each kernel until one compiles, and takes that one.
 
     At level 0 it tries those of matrix products only, in half the time, and the module is the same (``ConfigAssigner``;
     docs/compile.md). It is another one in the XLA of jax 0.10, where products of cuBLAS then have a larger workspace,
     and where results of autotuning are to be loaded.
     """
-    version = tuple(int(part) for part in re.findall(r"\d+", jax_version)[:2])
+    version = tuple(int(part) for part in re.findall(r"\d+", xla_version)[:2])
     return {} if tuned.LOAD in options or version < _SAME_SINCE else {AUTOTUNE_LEVEL: "0"}
 
 

@@ -33,6 +33,11 @@ NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from th
 NOTE_OFFLOAD_GONE = "the offload asked for is gone from the optimized module"
 NOTE_POLICY_UNMATCHED = "no value of these names was offloaded, though a policy names them"
 NOTE_HOST_ARGUMENTS_GONE = "arguments or results asked for in host memory are in device memory"
+NOTE_OTHER_RELEASE = "of another release than jaxlib"
+NOTE_UNKNOWN_RELEASE = "its release is unknown"
+NOTE_NOT_IN_EFFECT = "that the step's code sets is not in effect"
+NOTES_THAT_LIMIT = (NOTE_OTHER_RELEASE, NOTE_UNKNOWN_RELEASE, NOTE_NOT_IN_EFFECT)
+"""A report on the module repeats these among its limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,25 @@ class ProductionUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Configuration:
+    """What decided a compilation besides the program, the flags and the target's name, as text by name.
+
+    ``compile_options`` are the options that JAX handed to XLA and that are not XLA's defaults, less ``xla_flags`` and
+    what hloinspect adds to every compilation. ``compile_options_sha256`` is a hash of all of them, None where this JAX
+    does not show them. ``jax`` is JAX's configuration that the environment or the step's code has set, less what enters
+    the compile options. ``environment`` has the variables of XLA and libtpu, ``libraries`` version and content of the
+    libraries that the compiler is in. Nothing here is a path of the machine.
+    """
+
+    compile_options: dict[str, str]
+    compile_options_sha256: str | None
+    jax: dict[str, str]
+    environment: dict[str, str]
+    libraries: dict[str, str]
+    target_config_sha256: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own
     names.
@@ -100,7 +124,8 @@ class Manifest:
     ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not
     installed. ``settings`` is what the configuration of a library says of the step (MaxText's), else empty.
     ``compile_notes`` are those of ``notes`` that came while compiling; ``cached``: it was compiled earlier. ``asked``
-    is what the step's jaxpr asks of host memory (compile/audit.py), empty where that was not read.
+    is what the step's jaxpr asks of host memory (compile/audit.py), empty where that was not read. ``configuration`` is
+    None in manifests of before it was kept.
     """
 
     schema: str
@@ -124,6 +149,7 @@ class Manifest:
     compile_notes: tuple[str, ...] = ()
     cached: bool = False
     asked: dict[str, Any] = field(default_factory=dict)
+    configuration: Configuration | None = None
 
     def to_json(self) -> str:
         """The manifest as indented JSON text."""
@@ -183,7 +209,24 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
         compile_notes=tuple(str(note) for note in data.get("compile_notes", ())),
         cached=bool(data.get("cached", False)),
         asked=dict(data.get("asked") or {}),
+        configuration=configuration_from(data.get("configuration")),
     )
+
+
+def configuration_from(data: dict[str, Any] | None) -> Configuration | None:
+    """Return the configuration in a manifest or a baseline, None where it has none. Raises KeyError, TypeError,
+    ValueError and AttributeError where it is not whole."""
+    if data is None:
+        return None
+    texts = {
+        name: {str(key): str(value) for key, value in data[name].items()}
+        for name in ("compile_options", "jax", "environment", "libraries")
+    }
+    hashes = {
+        name: None if data[name] is None else str(data[name])
+        for name in ("compile_options_sha256", "target_config_sha256")
+    }
+    return Configuration(**texts, **hashes)  # type: ignore[arg-type]
 
 
 def _build_production(data: dict[str, Any]) -> ProductionUse:

@@ -66,6 +66,11 @@ def option(folder: Path, jaxs: str | None) -> dict[str, str]:
     return {} if folder in known else {OPTION: str(folder)}
 
 
+def parts(folder: Path) -> list[Path]:
+    """Return the files of the toolkit that take part in a compilation."""
+    return [folder / _PTXAS, folder / _LIBDEVICE, folder / "bin/nvlink"]
+
+
 @functools.cache
 def release(folder: Path) -> str | None:
     """The release of the toolkit's ptxas ("13.0.88"), None where it does not say."""

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hloinspect import __version__
 from hloinspect.gate.snapshot import (
@@ -27,6 +27,9 @@ from hloinspect.gate.snapshot import (
     TransferGroup,
 )
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
+
+if TYPE_CHECKING:
+    from hloinspect.compile.result import Configuration
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], _T]
@@ -198,6 +201,20 @@ def _unknown_key(key: str, missing: Sequence[str]) -> str:
 
 _SPLIT = _record(Split, {"d2h": _amount, "h2d": _amount, "total": _amount})
 _PLACE: Mapping[str, _Reader[Any]] = {"file": _maybe(_text), "function": _maybe(_text), "line": _maybe(_whole)}
+
+
+def _texts(value: Any, path: str) -> dict[str, str]:
+    return {key: _text(item, f"{path}.{key}") for key, item in _mapping(value, path).items()}
+
+
+def _configuration(value: Any, path: str) -> Configuration:
+    from hloinspect.compile.result import Configuration
+
+    texts = dict.fromkeys(("compile_options", "jax", "environment", "libraries"), _texts)
+    hashes = dict.fromkeys(("compile_options_sha256", "target_config_sha256"), _maybe(_text))
+    return _record(Configuration, {**texts, **hashes})(value, path)
+
+
 _MADE = _record(
     Made,
     {
@@ -212,6 +229,7 @@ _MADE = _record(
         "fingerprint": _text,
         "schedule_hash": _text,
     },
+    {"configuration": _maybe(_configuration)},
 )
 _MEMORY = _record(
     MemorySnapshot,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from hloinspect.gate.configured import configuration_changes
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
 
@@ -313,6 +314,15 @@ def _made(before: Snapshot, after: Snapshot) -> Sequence[str]:
         gone, come = (sorted(set(a) - set(b)) for a, b in ((had.flags, has.flags), (has.flags, had.flags)))
         changed = [*(f"-{flag}" for flag in gone), *(f"+{flag}" for flag in come)] or ["in another order"]
         found.append(f"flags: {' '.join(changed)}")
+    if had.configuration is not None and has.configuration is not None:
+        same_target = (before.target, before.devices) == (after.target, after.devices)
+        entering = ("flags", "topology", "jax", "jaxlib", "hloinspect")
+        found += configuration_changes(
+            had.configuration,
+            has.configuration,
+            same_target=same_target,
+            hash_decides=same_target and all(getattr(had, name) == getattr(has, name) for name in entering),
+        )
     if before.target == after.target and (had.d2h_gbps, had.h2d_gbps) != (has.d2h_gbps, has.h2d_gbps):
         links = [_link(made.d2h_gbps, made.h2d_gbps) for made in (had, has)]
         found.append(f"host link: {links[0]} -> {links[1]}")

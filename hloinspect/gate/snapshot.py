@@ -7,8 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
+
+if TYPE_CHECKING:
+    from hloinspect.compile.result import Configuration
 
 PREDICTED, MEASURED = "predicted", "measured"
 
@@ -25,7 +29,7 @@ class Split:
 @dataclass(frozen=True, slots=True)
 class Made:
     """How the program was made and what it was judged with; None where that is not known. Hashes are those of the
-    report's ``module``; rates are the host link's in GB/s."""
+    report's ``module``; rates are the host link's in GB/s. ``configuration`` is what else decided the compilation."""
 
     hloinspect: str
     jax: str | None
@@ -37,6 +41,7 @@ class Made:
     module: str
     fingerprint: str
     schedule_hash: str
+    configuration: Configuration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,7 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
             module=module.name,
             fingerprint=module.fingerprint,
             schedule_hash=module.schedule_hash,
+            configuration=program.configuration,
         ),
         step_ms=figures.time_ms if figures else None,
         stall_ms=Split(figures.stall_d2h_ms, figures.stall_h2d_ms, figures.stall_ms) if figures else None,

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a report on a module does without the code that compiles
+    from hloinspect.compile.result import Configuration
 
 SCHEMA = "hloinspect.report/1"
 
@@ -58,7 +62,7 @@ class ProfileInfo:
 class ProgramInfo:
     """How the module was made, where that is known. ``autotuned``: every kernel as the results of a run have it.
     ``flags_from`` is where flags of a production run were read; it, ``autotune_results`` and ``pgle`` are None where
-    nothing was given."""
+    nothing was given. ``configuration`` is what else decided the compilation, None where that is not known."""
 
     jax: str | None = None
     jaxlib: str | None = None
@@ -68,6 +72,7 @@ class ProgramInfo:
     flags_from: str | None = None
     autotune_results: AutotuneInfo | None = None
     pgle: ProfileInfo | None = None
+    configuration: Configuration | None = None
 
 
 @dataclass(frozen=True, slots=True)

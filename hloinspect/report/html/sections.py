@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hloinspect.report.html.elements import element, preformatted, prose, sentence, table, text
 from hloinspect.report.html.sides import Side
 from hloinspect.report.html.words import MOODS, Figure, compared, kind_text, summary_figures, verdict_of
-from hloinspect.report.schema import FindingInfo, Report
+from hloinspect.report.schema import FindingInfo, ProgramInfo, Report
 from hloinspect.units import time_text
 
 if TYPE_CHECKING:
@@ -237,7 +237,23 @@ def _made(report: Report) -> str:
         ("jaxlib", program.jaxlib or ""),
         ("XLA flags", " ".join(program.flags) if program.flags else ""),
         ("topology", program.topology or ""),
+        *_configured(program),
         ("hloinspect", report.hloinspect),
     ]
     body = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in rows if value)
     return f'<dl class="made">{body}</dl>'
+
+
+def _configured(program: ProgramInfo) -> list[tuple[str, str]]:
+    found = program.configuration
+    if found is None:
+        return []
+    return [
+        (title, ", ".join(f"{name}={value}" for name, value in values.items()))
+        for title, values in (
+            ("compile options", found.compile_options),
+            ("JAX's configuration", found.jax),
+            ("environment", found.environment),
+            ("compiler", found.libraries),
+        )
+    ]
