@@ -29,7 +29,7 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
         the index and take compute from the step (HLO110).
     When the advice does not hold
         A fusion that also computes is a kernel, whatever its configuration says, and is not reported. The workarounds
-        were compiled with 0.10.1, 0.10.2 and 0.11.1, not run on hardware.
+        were compiled with 0.9.2 to 0.11.1, not run on hardware.
     Example
         s_off of the corpus (jax 0.10.2): by its index the backward copy reads 3758096384, 3221225472, ...; it is
         emitted for 0, 536870912, ...

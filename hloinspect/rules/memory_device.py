@@ -233,5 +233,5 @@ RULES = (
     Rule("HLO201", "d2h-too-late-to-free-memory", ERROR, (MODULE, SCHEDULE, MEMORY), late_d2h),
     Rule("HLO202", "fetched-long-before-use", WARNING, (MODULE, SCHEDULE), fetched_early, by_cost=False),
     Rule("HLO203", "whole-stack-fetched", WARNING, (MODULE, SCHEDULE), whole_stack),
-    Rule("HLO209", "device-memory-exceeded", ERROR, (MEMORY, TARGET), device_full),
+    Rule("HLO209", "device-memory-exceeded", ERROR, (TARGET, MEMORY), device_full),
 )
