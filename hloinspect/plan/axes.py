@@ -4,7 +4,7 @@
 mine = "offload:hid/save:qkv"
 
 [tool.hloinspect.plan.flags]
-cluster = ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_pipelined_host_offloading=true"]
+cluster = ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_latency_hiding_scheduler=true"]
 """
 
 from __future__ import annotations
