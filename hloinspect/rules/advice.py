@@ -39,9 +39,7 @@ def slices_are_right(evidence: Evidence) -> bool | None:
     version = evidence.jax_version
     if version is not None:
         return version >= SLICES_RIGHT_SINCE
-    if any(each.mentioning(MEMCPY_CONFIG) for each in evidence.module.computations.values()):
-        return False
-    return None
+    return False if any(check.config == MEMCPY_CONFIG for check in evidence.slices) else None
 
 
 def pipelining(evidence: Evidence, numbers: Iterable[int]) -> str:
