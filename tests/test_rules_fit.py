@@ -42,6 +42,21 @@ def test_a_step_that_needs_more_than_the_device_has_does_not_fit() -> None:
     assert told.evidence["device_bytes"] == used_by(SCAN, "gb200")
 
 
+def test_offloading_is_not_advised_to_a_host_that_is_full_too() -> None:
+    assert "computed again or offloaded" in finding(with_device(2.0), "HLO209").remedy
+    both = with_device(2.0, host_bytes=3 << 30, host_limit_bytes=2 << 30)
+    assert "HLO208" in codes(both, "error")
+    assert "offload" not in finding(both, "HLO209").remedy
+
+
+def test_the_pool_is_not_to_be_raised_on_a_host_that_has_no_more() -> None:
+    def pool_remedy(host_limit: int) -> str:
+        return finding(with_device(0.5, host_bytes=65 << 30, host_limit_bytes=host_limit), "HLO207").remedy
+
+    assert "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB" in pool_remedy(100 << 30)
+    assert "XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB" not in pool_remedy(60 << 30)
+
+
 def test_a_target_with_less_memory_is_judged_by_its_own() -> None:
     """The way of a user: a target of one's own."""
     target = load_target("gb200")

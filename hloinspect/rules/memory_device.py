@@ -196,13 +196,16 @@ def device_full(evidence: Evidence) -> Iterator[Found]:
         return
     limit = allocator_limit_bytes(evidence)
     about = "an estimated " if memory.source == "estimated" else ""
+    host, host_limit = memory.host_bytes, memory.host_limit_bytes
+    host_is_full = host is not None and host_limit is not None and host > host_limit
+    offloaded = "" if host_is_full else " or offloaded"  # HLO208
     at_least = ", or more," if about and not evidence.is_gpu else ""
     figures: dict[str, object] = {"device_bytes": used, "device_limit_bytes": there, "source": memory.source}
     if used > there:
         yield Found(
             message=f"the step does not fit: it takes {about}{bytes_text(used)}{at_least} of device memory, and the "
             f"device has {bytes_text(there)}",
-            remedy="a smaller batch, more devices or sharding, or more values computed again or offloaded "
+            remedy=f"a smaller batch, more devices or sharding, or more values computed again{offloaded} "
             "(`hloinspect plan` tries them)",
             evidence=figures,
         )
