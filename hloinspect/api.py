@@ -6,11 +6,11 @@ What only some inputs need is imported where it is used: looking at one small mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hloinspect.audit import AskedOf, audited
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
@@ -276,10 +276,10 @@ def _stablehlo_beside(path: Path) -> Path:
     return stem.with_suffix(".stablehlo")
 
 
-def _asked(path: Path, unmatched: tuple[str, ...] = ()) -> Asked | None:
+def _asked(path: Path, unmatched: tuple[str, ...] = (), dead: tuple[str, ...] | None = None) -> Asked | None:
     if not path.is_file():
         return None
-    return replace(asked_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched)
+    return replace(asked_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched, dead=dead)
 
 
 def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
@@ -288,6 +288,13 @@ def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
 
     found = [note for note in notes if note.startswith(NOTE_POLICY_UNMATCHED)]
     return tuple(name for note in found for name in note.removeprefix(f"{NOTE_POLICY_UNMATCHED}: ").split(", "))
+
+
+def _dead(asked: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the names of policies that offload nothing, from what a manifest says was asked; None where it does not
+    say so."""
+    found = asked.get("dead_policies")
+    return tuple(map(str, found)) if isinstance(found, list) else None
 
 
 def digest_of(path: Path) -> str | None:
@@ -316,7 +323,7 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         host_bytes=assigned_bytes(manifest.memory, "host_"),
         limits=(*limits_of(manifest), *about_memory),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
-        asked=_asked(result.stablehlo, _unmatched(manifest.notes)),
+        asked=_asked(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.asked)),
         asked_of=AskedOf(manifest=manifest.asked, stablehlo=result.stablehlo, flags=manifest.xla_flags),
         platform=manifest.platform,
     )

@@ -33,10 +33,12 @@ _REASONS = {
     "no transfer": "no transfer of the module answers to it, and none of the known reasons fits",
 }
 _REMEDIES = {
-    "folded": "keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them",
+    "folded": "keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them (not with jax 0.10.2 "
+    "or 0.11.0, which read wrong slices in a scan: HLO301)",
     "dead": "return or use what is put there, or take the placement out",
     "constant": "pass it as an argument of the step if it is to be kept on the host",
-    "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0",
+    "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0, but not 0.10.2 or "
+    "0.11.0, which read wrong slices (HLO301)",
     "memory kind": 'memory_kind="pinned_host" in in_shardings or on the arrays, and in out_shardings',
     "not borne": "compare the name with those of checkpoint_name",
     "not needed": "name a value that the backward pass needs, inside of what jax.checkpoint wraps",

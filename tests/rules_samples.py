@@ -5,14 +5,21 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from hloinspect.api import inspect
-from hloinspect.report.schema import FindingInfo, Report
+from hloinspect.hardware import load_target
+from hloinspect.offload.slices import check_slices
+from hloinspect.report.schema import FindingInfo, ProgramInfo, Report
+from hloinspect.rules.asked import Asked
+from hloinspect.rules.engine import run_rules
+from hloinspect.rules.evidence import Evidence
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "fixtures"
+CASES = ROOT / "tests" / "data" / "cases"
 JAX = "jax0.12.0.1"
 
 
@@ -25,6 +32,20 @@ def fixture(name: str, jax: str = JAX) -> Path:
 def report_of(path: Path, target: str | None) -> Report:
     """The report on a module, made once."""
     return inspect(str(path), target=target).report
+
+
+def judged(
+    path: Path, target: str, *, program: ProgramInfo | None = None, asked: Asked | None = None, **memory: object
+) -> Report:
+    """The report on a module with another program, request or memory, judged anew by the rules."""
+    found = inspect(str(path), target=target)
+    report = replace(
+        found.report,
+        program=program or found.report.program,
+        memory=replace(found.report.memory, **memory),  # type: ignore[arg-type]
+    )
+    slices = check_slices(found.offload.program)
+    return run_rules(Evidence(report, found.offload, found.prediction, load_target(target), slices, asked))
 
 
 def codes(report: Report, *severities: str) -> set[str]:

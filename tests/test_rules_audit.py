@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
-from rules_samples import codes, finding, fixture
+import pytest
+from rules_samples import codes, finding, fixture, judged
 
 from hloinspect.api import inspect
+from hloinspect.compile.policies import MadePolicy, names_of_dead
 from hloinspect.report.schema import Report
+from hloinspect.rules.asked import Asked
+from hloinspect.rules.engine import run_rules
+from hloinspect.rules.evidence import Evidence
 
 
 def put(out: str, value: str, kind: str, shape: str) -> str:
@@ -98,3 +104,46 @@ def test_an_argument_that_is_not_in_host_memory_as_asked_is_named(tmp_path: Path
     told = finding(report, "HLO304")
     assert "(not momentum)" in told.message
     assert "HLO309" not in codes(report)
+
+
+# ---- policies
+
+
+def test_a_policy_is_dead_where_it_is_in_use_and_not_one_of_its_names_is_offloaded() -> None:
+    used, half, unused = (MadePolicy(frozenset(names)) for names in (("a", "b"), ("c", "d"), ("e",)))
+    for each in (used, half):
+        assert each.noting(lambda prim, **params: (prim, params))("name", name="a") == ("name", {"name": "a"})
+    assert names_of_dead([used, half, unused], {"c", "x"}) == ["a", "b"]
+    assert names_of_dead([used, half, unused], {"b", "d"}) == []
+
+
+@pytest.mark.parametrize(
+    ("dead", "severity"),
+    [(("hidden",), "error"), ((), "warning"), (None, "error")],  # None: of an older manifest, and no policy offloads
+)
+def test_a_dead_policy_is_an_error_beside_other_placements(
+    dead: tuple[str, ...] | None, severity: str, tmp_path: Path
+) -> None:
+    shape, layers = shape_and_layers()
+    asked(tmp_path, layers, shape)
+    request = Asked(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hidden",), dead=dead)
+    told = finding(judged(tmp_path / "step.hlo", "gb200", asked=request), "HLO303")
+    assert (told.severity, told.evidence["dead"]) == (severity, severity == "error")
+
+
+def test_placements_by_a_policy_that_have_no_name_leave_it_open_whether_it_is_dead(tmp_path: Path) -> None:
+    """With jax_remat3 no name is in the jaxpr, and the values are offloaded all the same."""
+    shape, layers = shape_and_layers()
+    asked(tmp_path, layers, shape)
+    request = Asked(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hid",), dead=("hid",))
+    found = inspect(str(tmp_path / "step.hlo"), target="gb200")
+    assert found.report.audit is not None
+
+    def told(name: str | None) -> str:
+        assert found.report.audit is not None
+        entries = tuple(dataclasses.replace(e, by="policy", name=name) for e in found.report.audit.entries)
+        report = dataclasses.replace(found.report, audit=dataclasses.replace(found.report.audit, entries=entries))
+        return finding(run_rules(Evidence(report, found.offload, asked=request)), "HLO303").severity
+
+    assert told(None) == "warning"
+    assert told("other") == "error"

@@ -22,10 +22,14 @@ import jax, jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 
-def lowered(offloaded, unrolled=False):
-    policy = jax.checkpoint_policies.save_and_offload_only_these_names(
+def policy_of(offloaded):
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[], names_which_can_be_offloaded=offloaded, offload_src="device",
         offload_dst="pinned_host")
+
+
+def lowered(offloaded, unrolled=False):
+    policy = policy_of(offloaded)
 
     def layer(x, w):
         return jnp.tanh(checkpoint_name(jnp.tanh(x @ w), "hid") @ w), None
@@ -55,6 +59,51 @@ def half():
 
 def deleted():
     return lowered(["hid"], unrolled=True)
+
+
+def two(first, second):
+
+    def layer(x, w):
+        return jnp.tanh(checkpoint_name(jnp.tanh(x @ w), "hid") @ w), None
+
+    def loss(w, x):
+        for offloaded in (first, second):
+            x = jax.lax.scan(jax.checkpoint(layer, policy=policy_of(offloaded)), x, w)[0]
+        return x.sum()
+
+    shapes = jax.ShapeDtypeStruct((3, 64, 64), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(*shapes)
+
+
+def one_of_two_is_dead():
+    return two(["hid"], ["hidden"])
+
+
+def half_of_two():
+    return two(["hid"], ["hid", "hidden"])
+
+
+def made_and_not_used():
+    policy_of(["other"])
+    return lowered(["hid"])
+
+
+def dead_beside_state():
+    policy = policy_of(["hidden", "input"])
+
+    def layer(x, w):
+        return jnp.tanh(checkpoint_name(jnp.tanh(x @ w), "hid") @ w), None
+
+    def step(w, x, momentum):
+        grad = jax.grad(lambda w: jax.lax.scan(jax.checkpoint(layer, policy=policy), x, w)[0].sum())(w)
+        momentum = jax.device_put(momentum, jax.memory.Space.Device) * 0.9 + grad
+        return w - momentum, jax.device_put(momentum, jax.memory.Space.Host)
+
+    w, x = jax.ShapeDtypeStruct((3, 64, 64), jnp.float32), jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
+    jitted = jax.jit(step, in_shardings=(device, device, host), out_shardings=(device, host))
+    return jitted.lower(w, x, w)
 """
 
 
@@ -142,3 +191,25 @@ def test_a_name_that_a_policy_offloads_and_nothing_bears_is_told_of(compiled: Co
     assert report.transfers == ()
     assert "HLO303" not in codes(compiled(f"{policy}:right"))
     assert finding(compiled(f"{policy}:half"), "HLO303").severity == "warning"
+
+
+def test_a_policy_of_which_no_name_matches_is_an_error_whatever_else_is_offloaded(
+    compiled: Compiled, policy: Path
+) -> None:
+    """The case: a misspelt policy beside optimizer state in host memory was a warning."""
+    report = compiled(f"{policy}:dead_beside_state")
+    assert {transfer.direction for transfer in report.transfers} == {"d2h", "h2d"}
+    told = finding(report, "HLO303")
+    assert (told.severity, told.evidence["names"]) == ("error", ["hidden", "input"])
+    assert "the policy is dead, though the step offloads other values" in told.message
+
+
+def test_each_policy_is_judged_by_its_own_names(compiled: Compiled, policy: Path) -> None:
+    dead = finding(compiled(f"{policy}:one_of_two_is_dead"), "HLO303")
+    assert (dead.severity, dead.evidence["names"]) == ("error", ["hidden"])
+    assert finding(compiled(f"{policy}:half_of_two"), "HLO303").severity == "warning"
+
+
+def test_a_policy_that_is_made_and_not_used_is_not_called_dead(compiled: Compiled, policy: Path) -> None:
+    told = finding(compiled(f"{policy}:made_and_not_used"), "HLO303")
+    assert (told.severity, told.evidence["names"]) == ("warning", ["other"])

@@ -24,7 +24,7 @@ Examples:
   hloinspect compile mypackage.train:step --target h100 --devices 16 -o out/
   hloinspect compile train.py:step --target gb200 --topology 2x16x4
   hloinspect compile train.py:step --target gb200 \\
-      --xla-flag xla_gpu_enable_pipelined_host_offloading=true"""
+      --xla-flag xla_gpu_enable_triton_gemm=false"""
 
 
 @click.command("compile", epilog=EPILOG)

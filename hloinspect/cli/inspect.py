@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   hloinspect inspect examples/dense.py:offload_scan --target gb200
-  hloinspect inspect train.py:step --target h100 --devices 8 --xla-flag xla_gpu_enable_pipelined_host_offloading=true
+  hloinspect inspect train.py:step --target h100 --devices 8 --xla-flag xla_gpu_enable_triton_gemm=false
   hloinspect inspect module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt --target h100 --link 50GB/s
   hloinspect inspect step.hlo.gz --target gb200 --format json | jq '.step.predicted'
   hloinspect inspect step.hlo.gz --target gb200 --format perfetto -o step.perfetto-trace

@@ -43,6 +43,7 @@ from hloinspect.compile import (
     tuned,
 )
 from hloinspect.compile.message import ChildError, first_line, one_line
+from hloinspect.compile.policies import MadePolicy
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Job:
     asked: dict[str, Any] = field(default_factory=dict)  # what the jaxpr asks of host memory
     settings: dict[str, Any] = field(default_factory=dict)  # what the configuration of a library says
     policies: list[dict[str, list[str]]] = field(default_factory=list)  # names of those that the step has made
+    made: list[MadePolicy] = field(default_factory=list)  # the same, and whether they are in use
     tell: Callable[..., None] = lambda **message: None  # answers of a plan (compile/many.py)
     compile_notes: list[str] = field(default_factory=list)  # those of notes that came while compiling
     cuda: Path | None = None  # where NVIDIA's assembler is, for a GPU
@@ -319,7 +321,8 @@ def _keep_policy_names(job: Job) -> None:
         job.policies.append(policies.described(kwargs))
         for name in kwargs.get("names_which_can_be_offloaded", ()):
             job.policy_names.setdefault(str(name), audit.call_site())
-        return make(*args, **kwargs)
+        job.made.append(MadePolicy(frozenset(job.policies[-1]["offloaded"])))
+        return job.made[-1].noting(make(*args, **kwargs))
 
     jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
 
@@ -387,7 +390,9 @@ def _find_offload_names(job: Job, lowered: Any) -> None:
             f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
         )
         return
-    if unmatched := job.policy_names.keys() - {entry["name"] for entry in job.offload_names}:
+    offloaded = {entry["name"] for entry in job.offload_names}
+    job.asked["dead_policies"] = policies.names_of_dead(job.made, offloaded)
+    if unmatched := job.policy_names.keys() - offloaded:
         job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(sorted(unmatched))}")
 
 

@@ -7,7 +7,9 @@ alone. Run in the child process, where jax is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hloinspect.compile.result import OFFLOAD, SAVE
@@ -18,6 +20,32 @@ NOT_TAKEN = (
 )
 
 _SAVED, _OFFLOADED = "names_which_can_be_saved", "names_which_can_be_offloaded"
+
+
+@dataclass
+class MadePolicy:
+    """A policy that the step has made: the names that it offloads, and whether ``jax.checkpoint`` has called it."""
+
+    offloaded: frozenset[str]
+    called: bool = False
+
+    def noting(self, policy: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the same policy, which notes here that it is called."""
+
+        @functools.wraps(policy)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self.called = True
+            return policy(*args, **kwargs)
+
+        return noted
+
+
+def names_of_dead(made: Iterable[MadePolicy], offloaded: Collection[str]) -> list[str]:
+    """Return the names of the policies in use of which not one value is offloaded. A policy that is made and not used
+    is not dead, and what one policy offloads makes no other one alive that does not name it."""
+    return sorted(
+        {name for each in made if each.called and each.offloaded.isdisjoint(offloaded) for name in each.offloaded}
+    )
 
 
 def policy_of(wanted: Mapping[str, Any]) -> Any:

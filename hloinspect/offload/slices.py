@@ -3,8 +3,8 @@
 A slice that runs as a memcpy takes its address from a configuration (byte offset and stride a turn), not from its index
 operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in
 the wrong order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308). Double buffering adds a second
-fault of this kind (PR 47218), and an index that is out of bounds a third, outside of loops (issue 49120). See
-docs/slices.md.
+fault of this kind (PR 47218), and an index that is out of bounds a third, outside of loops (issue 49120). Up to 0.10.1
+pipelined host offloading is a fourth: each copy goes to, or comes from, the place of the next turn. See docs/slices.md.
 """
 
 from __future__ import annotations
@@ -20,18 +20,24 @@ from hloinspect.offload.program import Program
 
 _TURNS = 2
 
+MEMCPY_CONFIG = "dynamic_memcpy_config"
+"""The configuration that jax up to 0.10.1 writes: the pass fusion-dynamic-memcpy-rewriter makes it."""
+SLICE_CONFIG = "dynamic_slice_config"
+"""That of 0.10.2 and later: the pass dynamic-slice-annotator makes it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SliceCheck:
     """One slice: its byte offsets in the first turns of the innermost loop around it (outside of loops: its one byte
     offset) by its index (``by_index``) and by its configuration (``emitted``). ``instruction`` is the one in the
-    schedule, ``on_host`` whether the sliced buffer is in host memory."""
+    schedule, ``on_host`` whether the sliced buffer is in host memory, ``config`` the name of the configuration."""
 
     computation: str
     instruction: str
     on_host: bool
     by_index: tuple[int, ...]
     emitted: tuple[int, ...]
+    config: str = SLICE_CONFIG
 
     @property
     def agrees(self) -> bool:
@@ -42,7 +48,7 @@ def check_slices(program: Program) -> tuple[SliceCheck, ...]:
     """Every slice whose configuration and index can both be worked out, for the first turns of its loop."""
     module = program.module
     arguments = _loop_arguments(program)
-    annotated = any(computation.mentioning("dynamic_slice_config") for computation in module.computations.values())
+    annotated = any(computation.mentioning(SLICE_CONFIG) for computation in module.computations.values())
     found: list[SliceCheck] = []
     for computation in program.computations():
         turns = arguments.get(computation.name, ())
@@ -113,12 +119,13 @@ def _checks(
         offsets = [_offset(module, callee, part, whole, each) for each in passed]
         known = tuple(offset for offset in offsets if offset is not None)
         if len(known) == len(offsets):
-            yield SliceCheck(computation.name, instruction.name, whole.on_host, known, emitted)
+            config = SLICE_CONFIG if slice_config(part) is not None else MEMCPY_CONFIG
+            yield SliceCheck(computation.name, instruction.name, whole.on_host, known, emitted, config)
 
 
 def _memcpy_config(fusion: Instruction) -> Mapping[str, object] | None:
     config = fusion.backend_config.get("fusion_backend_config")
-    found = config.get("dynamic_memcpy_config") if isinstance(config, dict) else None
+    found = config.get(MEMCPY_CONFIG) if isinstance(config, dict) else None
     return found if isinstance(found, dict) else None
 
 

@@ -4,7 +4,7 @@
 mine = "offload:hid/save:qkv"
 
 [tool.hloinspect.plan.flags]
-cluster = ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_pipelined_host_offloading=true"]
+cluster = ["--xla_gpu_enable_triton_gemm=false", "--xla_gpu_enable_latency_hiding_scheduler=true"]
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ KNOWN_FLAGS: Mapping[str, tuple[str, ...]] = {
     ),
     "cublas": ("xla_gpu_enable_triton_gemm=false",),
     "no-xla-remat": ("xla_disable_hlo_passes=rematerialization",),
-    "kernel-slices": ("xla_disable_hlo_passes=dynamic-slice-annotator",),
+    # up to jax 0.10.1 the second pass makes copies of slices, from 0.10.2 on the first
+    "kernel-slices": ("xla_disable_hlo_passes=dynamic-slice-annotator,fusion-dynamic-memcpy-rewriter",),
     "o1": ("optimization_level=O1",),
 }
 """Sets of flags with a name (facts: XLA's flags for host offloading; Hopper and Blackwell turn the latency-hiding

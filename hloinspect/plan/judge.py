@@ -16,12 +16,15 @@ from hloinspect.compile.result import (
 )
 from hloinspect.errors import HloInspectError, InputError
 from hloinspect.hardware import Target, with_link
+from hloinspect.offload.mechanism import KERNEL
 from hloinspect.offload.transfers import Offload
 from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
+from hloinspect.rules.advice import SLICES_RIGHT_SINCE
 from hloinspect.rules.choice import Choice
+from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.units import bytes_text
 from hloinspect.verdict import UNKNOWN
 
@@ -178,7 +181,7 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         target=target.name,
         devices=report.target.devices if report.target else 1,
         offload_lost=_finding(report, _GONE),
-        fault=_finding(report, [_WRONG]),
+        fault=_finding(report, [_WRONG]) or pipelined_too_early(report),
         fits=fits,
         obstacle=obstacle,
         step=step_time(found.prediction),
@@ -217,6 +220,19 @@ def _finding(report: Report, codes: Sequence[str]) -> str | None:
     """The message of the first of these findings that is an error."""
     found = (f"{finding.message} ({finding.code})" for finding in report.findings if finding.code in codes)
     return next(found, None)
+
+
+def pipelined_too_early(report: Report) -> str | None:
+    """Return why a point is not to be proposed that pipelines its copies with an XLA whose pipelined slices are wrong;
+    None for all others. The rule HLO301 finds those that it can work out; what it cannot work out is not to be advised
+    either."""
+    program = Evidence(report)
+    version = program.jax_version
+    if version is None or version >= SLICES_RIGHT_SINCE or program.has_flag(PIPELINED_FLAG) != "true":
+        return None
+    if not any(transfer.executions > 1 and transfer.mechanism != KERNEL for transfer in report.transfers):
+        return None
+    return f"--{PIPELINED_FLAG} makes gradients wrong before jax 0.11.1"
 
 
 def step_time(prediction: Prediction | None) -> StepTime | None:

@@ -225,13 +225,15 @@ def _memory(report: Report, width: int) -> list[str]:
     about = "about " if memory.source == "estimated" else ""
     if memory.device_bytes is not None:
         limit = f" of {bytes_text(memory.device_limit_bytes)}" if memory.device_limit_bytes else ""
-        parts.append(f"device {about}{bytes_text(memory.device_bytes)}{limit}")
+        device = f"device {about}{bytes_text(memory.device_bytes)}{limit}"
+        too_much = memory.device_limit_bytes is not None and memory.device_bytes > memory.device_limit_bytes
+        parts.append(click.style(device, fg="red") if too_much else device)
     if memory.host_bytes is not None:
         parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
     parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
     lines = [" memory    " + parts[0]]
     for part in parts[1:]:
-        if len(lines[-1]) + 3 + len(part) <= width:
+        if len(click.unstyle(lines[-1])) + 3 + len(part) <= width:
             lines[-1] += "   " + part
         else:
             lines += _wrapped(part, width, 11)

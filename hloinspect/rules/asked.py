@@ -17,13 +17,15 @@ _KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
 class Asked:
     """``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
     loop's body counts once), ``arguments`` and ``results`` those of the step that it asks to be in host memory.
-    ``unmatched`` are names that a policy offloads and that no offloaded value has (`hloinspect compile` looks)."""
+    ``unmatched`` are names that a policy offloads and that no offloaded value has (`hloinspect compile` looks), and
+    ``dead`` those of policies that offload no value at all; None where that is not known."""
 
     to_host: int
     to_device: int
     arguments: int
     results: int
     unmatched: tuple[str, ...] = ()
+    dead: tuple[str, ...] | None = None
 
     @property
     def outers(self) -> dict[str, int]:

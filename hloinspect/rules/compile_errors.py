@@ -81,7 +81,8 @@ KNOWN = (
     ),
     Known(
         re.compile(r"Cannot lower pallas_call on platform"),
-        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin",
+        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin, but not "
+        "0.10.2 or 0.11.0 for a step with slices of host memory (HLO301)",
     ),
     Known(
         re.compile(r"memory_space of all inputs passed to"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.transfers import D2H, HostCopy
 from hloinspect.report.schema import AuditEntry
+from hloinspect.rules.advice import BUT_NOT, scanning
 from hloinspect.rules.correct_audit import deleted_as_a_whole, dropped_values
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, STABLEHLO, WARNING, Found, Rule
@@ -28,7 +29,8 @@ def offload_deleted(evidence: Evidence) -> Iterator[Found]:
         at all. Memory is what it would be without the policy, or more.
     What to do
         Something must stand between the two copies. For unrolled layers leave `prevent_cse=True` (the default) in
-        `jax.checkpoint`: its barrier is what keeps them apart. Or scan the layers.
+        `jax.checkpoint`: its barrier is what keeps them apart, though their copies may then start too late to free
+        memory (HLO201). Or scan the layers, not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
     When the advice does not hold
         On TPU the placements are kept in the same program. A value that is not needed in the backward pass is gone
         together with its offload, and then nothing is lost.
@@ -46,7 +48,8 @@ def offload_deleted(evidence: Evidence) -> Iterator[Found]:
     yield Found(
         message=f"the program places {asked.to_host} values in host memory, and the compiled module has none there: "
         "XLA has deleted the offload",
-        remedy="keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them",
+        remedy=f"{scanning(evidence)}; or keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, whose "
+        "copies may then start too late to free memory (HLO201)",
         source=lost[0].source if lost else None,
         evidence={"placements": asked.to_host, "host_bytes": 0},
     )
@@ -57,8 +60,9 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
 
     What it finds
         Names given to `save_and_offload_only_these_names` while the step was traced, of which no value was placed in
-        host memory. Only `hloinspect compile`, or a step given to `hloinspect inspect`, can see that: names are not in
-        the compiled module.
+        host memory. A policy of which not one name matches is dead, and an error, whatever else the step offloads;
+        where other names of the policy match, it is a warning. Only `hloinspect compile`, or a step given to
+        `hloinspect inspect`, can see that: names are not in the compiled module.
     Why it matters
         The program runs, without an error and without the offload: what was to be on the host is recomputed.
     What to do
@@ -76,20 +80,33 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
     if asked is None or not asked.unmatched:
         return
     names = ", ".join(asked.unmatched[:6]) + (", ..." if len(asked.unmatched) > 6 else "")
-    nothing = not asked.to_host
     audit = evidence.report.audit
     entries = [entry for entry in (audit.entries if audit else ()) if entry.kind == "name"]
+    dead = _dead_policy(evidence)
     yield Found(
         message=f"a policy offloads by name, and no value named {names} was placed in host memory"
-        + (": nothing is offloaded at all" if nothing else "")
+        + dead
         + _why(entries),
         remedy="; ".join(dict.fromkeys(entry.remedy for entry in entries[:3] if entry.remedy))
         or "compare the names with those of checkpoint_name; name a value that the backward pass needs, inside of what "
         "jax.checkpoint wraps, and not a block's output",
         source=entries[0].source if entries else None,
-        severity=None if nothing else WARNING,
-        evidence={"names": list(asked.unmatched), "placements": asked.to_host},
+        severity=None if dead else WARNING,
+        evidence={"names": list(asked.unmatched), "placements": asked.to_host, "dead": bool(dead)},
     )
+
+
+def _dead_policy(evidence: Evidence) -> str:
+    """Return what a policy without any effect means, in words; "" where some name of it matches, or may."""
+    asked, audit = evidence.asked, evidence.report.audit
+    assert asked is not None
+    if not asked.to_host:
+        return ": nothing is offloaded at all"
+    values = [entry for entry in (audit.entries if audit else ()) if entry.kind == "value" and entry.by == "policy"]
+    if any(entry.name is None for entry in values):  # by a policy, and nothing shows by which name (jax_remat3)
+        return ""
+    dead = bool(asked.dead) if asked.dead is not None else audit is not None and not values
+    return ": the policy is dead, though the step offloads other values" if dead else ""
 
 
 def _why(entries: list[AuditEntry]) -> str:
@@ -136,7 +153,7 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
         message=f"{wanted['argument']} arguments and {wanted['result']} results were to be in host memory; {arguments} "
         f"and {results} are{named}",
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
-        "than 0.8.0",
+        f"than 0.8.0{BUT_NOT}",
         evidence={
             **({"names": gone} if gone else {}),
             "asked_arguments": wanted["argument"],
@@ -173,7 +190,8 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
     What to do
         Fetch first, then compute: `jax.device_put(x, device)` in front of the operation, and send the result. Look for
         a convert, a scale or an update that is applied to an array while it is in host memory.
-        A kernel that only slices is XLA's own, up to jax 0.7.2: from 0.8.0 it fetches the slice itself.
+        A kernel that only slices is XLA's own, up to jax 0.7.2: from 0.8.0 it fetches the slice itself (not with 0.10.2
+        or 0.11.0, which fetch wrong ones: HLO301).
         `--xla_disable_automatic_host_compute_offload=true` (jax 0.7.2 and later) makes it an error, which is a guard
         for CI.
     When the advice does not hold
@@ -191,7 +209,9 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
     total = sum(copy.bytes * copy.executions for copy in found)
     remedy = "jax.device_put the value to the device in front of the operation, and send the result"
     if all(_only_slices(evidence, copy) for copy in found):
-        remedy = "update jax: from 0.8.0 it fetches the slice itself instead of slicing within host memory first"
+        remedy = (
+            "update jax: 0.8.0 or later fetches the slice itself instead of slicing within host memory first" + BUT_NOT
+        )
     yield Found(
         message=f"{_names([copy.instruction for copy in found])} on host memory over the link, {bytes_text(total)} a "
         "step",

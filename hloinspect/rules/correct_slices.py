@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloinspect.rules.evidence import Evidence
+from hloinspect.offload.slices import MEMCPY_CONFIG
+from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
 from hloinspect.rules.words import numbered
 
@@ -19,11 +20,16 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
         The backward pass of one layer gets the residuals of another. Nothing fails: the loss goes down more slowly, or
         not at all.
     What to do
-        Use jax 0.11.1 or later, or 0.10.1 or earlier. Until then `--xla_disable_hlo_passes=dynamic-slice-annotator`:
-        the slices become kernels, which go by the index (HLO110).
+        Use jax 0.11.1 or later. Until then it depends on the configuration of the copy, which the finding names.
+        `dynamic_memcpy_config` is that of jax up to 0.10.1, where pipelined loops are wrong: leave
+        `--xla_gpu_enable_pipelined_host_offloading=true` and O1 out, or compile with
+        `--xla_disable_hlo_passes=fusion-dynamic-memcpy-rewriter`. `dynamic_slice_config` is that of 0.10.2 and later,
+        where 0.10.2 and 0.11.0 are wrong in every scan: use 0.8.0 to 0.10.1 without pipelining, or compile with
+        `--xla_disable_hlo_passes=dynamic-slice-annotator`. Without either pass the slices become kernels, which go by
+        the index and take compute from the step (HLO110).
     When the advice does not hold
-        A fusion that also computes is a kernel, whatever its configuration says, and is not reported. The workaround
-        was compiled, not run on hardware.
+        A fusion that also computes is a kernel, whatever its configuration says, and is not reported. The workarounds
+        were compiled with 0.9.2 to 0.11.1, not run on hardware.
     Example
         s_off of the corpus (jax 0.10.2): by its index the backward copy reads 3758096384, 3221225472, ...; it is
         emitted for 0, 536870912, ...
@@ -39,8 +45,7 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
     what = numbered(numbers) if numbers else first.instruction
     yield Found(
         message=f"XLA copies other bytes than the program's index names in {what}: gradients are wrong without a word",
-        remedy="use jax 0.11.1 or later (0.10.1 or earlier), or compile with "
-        "--xla_disable_hlo_passes=dynamic-slice-annotator (see docs/slices.md)",
+        remedy=_remedy(evidence, {check.config for check in wrong}),
         transfers=numbers,
         instruction=first.instruction,
         computation=first.computation,
@@ -48,7 +53,22 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
             "slices": len(wrong),
             "by_index_bytes": list(first.by_index),
             "emitted_bytes": list(first.emitted),
+            "configuration": first.config,
         },
+    )
+
+
+def _remedy(evidence: Evidence, configs: set[str]) -> str:
+    """Return what helps, by the pass that wrote the wrong configuration."""
+    if MEMCPY_CONFIG in configs:
+        ways = f"do not pipeline (leave out --{PIPELINED_FLAG}=true and O1)"
+        name = "fusion-dynamic-memcpy-rewriter"
+    else:
+        ways = "use jax 0.8.0 to 0.10.1" + (" without pipelining" if evidence.is_pipelined else "")
+        name = "dynamic-slice-annotator"
+    return (
+        f"use jax 0.11.1 or later; or {ways}; or compile with --xla_disable_hlo_passes={name}, which makes kernels of "
+        "the slices (HLO110; see docs/slices.md)"
     )
 
 

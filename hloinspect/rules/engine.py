@@ -85,10 +85,13 @@ def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
     )
 
 
-def _rank(finding: FindingInfo) -> tuple[int, bool, float, str]:
-    """By severity; wrong results in front of slow ones; then by cost."""
-    is_wrong = finding.code.startswith("HLO3")
-    return (SEVERITIES.index(finding.severity), not is_wrong, -(finding.cost_ms or 0.0), finding.code)
+DOES_NOT_FIT = "HLO209"
+
+
+def _rank(finding: FindingInfo) -> tuple[int, int, float, str]:
+    """By severity; a step that cannot run in front of wrong results, and those in front of slow ones; then by cost."""
+    urgency = 0 if finding.code == DOES_NOT_FIT else 1 if finding.code.startswith("HLO3") else 2
+    return (SEVERITIES.index(finding.severity), urgency, -(finding.cost_ms or 0.0), finding.code)
 
 
 def missing(rule: Rule, evidence: Evidence) -> str:

@@ -128,10 +128,11 @@ class Evidence:
 
     @cached_property
     def jax_version(self) -> tuple[int, ...] | None:
-        """(0, 12, 0) where the program's jax is known."""
-        text = self.report.program.jax
-        parts = [int(part) for part in text.split(".")[:3] if part.isdecimal()] if text else []
-        return tuple(parts) or None
+        """(0, 12, 0) where the program's jax is known: the older of jax and jaxlib, since XLA comes with jaxlib."""
+        program = self.report.program
+        return min(
+            (found for text in (program.jax, program.jaxlib) if text and (found := _version(text))), default=None
+        )
 
     # --- the program
 
@@ -298,7 +299,10 @@ class Evidence:
         """Whether XLA carries some host transfer from one turn of a loop to the next."""
         if self.has_flag(PIPELINED_FLAG) == "true":
             return True
-        return any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D)
+        if any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D):
+            return True
+        sends = ([self.turns(t.id) > 1 for t in written] for written, _ in self.by_buffer.values())
+        return any(any(looping) and not all(looping) for looping in sends)  # one turn's copy is peeled out of its loop
 
     @cached_property
     def causes(self) -> Mapping[int, str]:
@@ -341,6 +345,14 @@ class Evidence:
             if transfer.buffer is not None:
                 found.setdefault(transfer.buffer, ([], []))[0 if transfer.direction == D2H else 1].append(transfer)
         return {buffer: (tuple(written), tuple(fetched)) for buffer, (written, fetched) in found.items()}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first three numbers of a version; a development version is older than the release that it leads to."""
+    parts = [int(part) for part in text.split(".")[:3] if part.isdecimal()]
+    if parts and ".dev" in text:
+        parts[-1] -= 1
+    return tuple(parts)
 
 
 def _work_counts(computation: Computation) -> list[int]:

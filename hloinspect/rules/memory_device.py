@@ -1,14 +1,17 @@
-"""HLO201, HLO202 and HLO203: offload that does not free the device memory it should."""
+"""HLO201, HLO202, HLO203 and HLO209: offload that does not free the device memory it should, and a step that does not
+fit."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from hloinspect.offload.roundtrips import ARGUMENT
 from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.rules.advice import ALLOCATOR_SHARE, allocator_limit_bytes, fits_with, scanning
 from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, WARNING, Found, Rule
+from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text
 
@@ -27,12 +30,13 @@ def late_d2h(evidence: Evidence) -> Iterator[Found]:
         pass. A step that was planned by its offload runs out of memory, or needs as much as without.
     What to do
         Scan the layers (`scan_layers=true` in MaxText) instead of unrolling them: a loop's turn ends with its copies.
-        If they must stay unrolled, the latency-hiding scheduler is what delays the copies:
-        `--xla_gpu_enable_latency_hiding_scheduler=false` with
+        Not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). If they must stay unrolled, the
+        latency-hiding scheduler is what delays the copies: `--xla_gpu_enable_latency_hiding_scheduler=false` with
         `--xla_gpu_enable_analytical_sol_latency_estimator=false` frees the memory, but exposes every copy (HLO111);
         a smaller `--xla_gpu_memory_limit_slop_factor` frees some of it.
     When the advice does not hold
         Memory is not what the step is short of: then the late copies do no harm but their traffic; do not offload.
+        (The finding says so only where the step fits with what the copies in time have freed.)
         For the last layer of a model a late copy is right, and for it the offload is useless anyway.
     Example
         llama405b_unroll126_cudnn of the corpus: 500 of 504 copies start in the backward pass: 122.8 GiB of device
@@ -48,12 +52,17 @@ def late_d2h(evidence: Evidence) -> Iterator[Found]:
         return
     numbers = tuple(info.id for info in sorted(late, key=lambda info: (-info.bytes_per_step, info.id)))
     freed = sum(info.bytes_per_step for info in sent if info.release and info.release.before_backward)
+    remedy = scanning(evidence, "scan the layers instead of unrolling them")
+    if fits_with(evidence, freed):
+        remedy += (
+            f"; or do without this offload, which moves {bytes_text(late_bytes)} each way for nothing while the "
+            "forward pass fills the memory"
+        )
     yield Found(
         message=f"{len(late)} of {len(sent)} copies to the host ({bytes_text(late_bytes)} a step) start only when the "
         f"backward pass has begun: of {bytes_text(returning)} that the step sends and fetches again, "
         f"{bytes_text(freed)} are off the device by then",
-        remedy="scan the layers instead of unrolling them; or do without this offload, which moves "
-        f"{bytes_text(late_bytes)} each way for nothing while the forward pass fills the memory",
+        remedy=remedy,
         transfers=numbers,
         cost_ms=None,
         evidence={
@@ -128,7 +137,8 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
         and the first layer waits for the last one's bytes.
     What to do
         Fetch one layer a turn: pass the stack to `jax.lax.scan` in host memory and call `jax.device_put` on the layer
-        inside the body. In flax and MaxText: `parameter_memory_host_offload` with scanned layers.
+        inside the body. In flax and MaxText: `parameter_memory_host_offload` with scanned layers. Not with jax 0.10.2
+        or 0.11.0, which read wrong slices in the backward pass of a scan (HLO301).
     When the advice does not hold
         The stack is small, or is used by several loops: then one fetch is cheaper than several.
     Example
@@ -146,7 +156,9 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
         message=f"{described(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of layers, "
         f"fetched at once: {bytes_text(size)} on the device, of which a turn needs {bytes_text(layer)} of the largest"
         f"{waits(evidence, numbers)}",
-        remedy="scan over the stack in host memory, and call jax.device_put on the layer inside the body",
+        remedy=scanning(
+            evidence, "scan over the stack in host memory, and call jax.device_put on the layer inside the body"
+        ),
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=None,
@@ -154,8 +166,75 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
     )
 
 
+def device_full(evidence: Evidence) -> Iterator[Found]:
+    """The step needs more device memory than there is.
+
+    What it finds
+        Device memory of the step (arguments, temporaries and results) above what the target's device has: an error. On
+        GPU, above what XLA's allocator hands out by default, and below that: a warning.
+    Why it matters
+        The step cannot run: it ends with RESOURCE_EXHAUSTED at the first call, and nothing else that is said of it
+        matters before. The allocator of a JAX process takes three quarters of the device's memory, with preallocation
+        or without, unless it is told otherwise.
+    What to do
+        A smaller batch, more devices or sharding, or more values computed again or offloaded; `hloinspect plan` tries
+        them. `memory.peak` of the report names what fills the memory. For the warning:
+        `XLA_PYTHON_CLIENT_MEM_FRACTION=0.9` in the environment of the run gives XLA more of the device.
+    When the advice does not hold
+        The run has `XLA_PYTHON_CLIENT_MEM_FRACTION` set already, or your device has more memory than the target says:
+        give its figures in a TOML file (docs/targets.md). Memory that is estimated can be a few percent off on a GPU;
+        on a TPU it is a lower bound, and its compiler keeps a part of the memory for itself.
+    Example
+        a batch of 512 a device for an H100: 225 GiB of 79.1 GiB
+    References
+        openxla/xla: xla/pjrt/gpu/gpu_helpers.cc (CreateBFCAllocator); JAX's page on GPU memory allocation;
+        docs/memory.md.
+    """
+    memory = evidence.report.memory
+    used, there = memory.device_bytes, memory.device_limit_bytes
+    if used is None or there is None:
+        return
+    limit = allocator_limit_bytes(evidence)
+    about = "an estimated " if memory.source == "estimated" else ""
+    host, host_limit = memory.host_bytes, memory.host_limit_bytes
+    host_is_full = host is not None and host_limit is not None and host > host_limit
+    offloaded = "" if host_is_full else " or offloaded"  # HLO208
+    at_least = ", or more," if about and not evidence.is_gpu else ""
+    figures: dict[str, object] = {"device_bytes": used, "device_limit_bytes": there, "source": memory.source}
+    if used > there:
+        yield Found(
+            message=f"the step does not fit: it takes {about}{bytes_text(used)}{at_least} of device memory, and the "
+            f"device has {bytes_text(there)}",
+            remedy=f"a smaller batch, more devices or sharding, or more values computed again{offloaded} "
+            "(`hloinspect plan` tries them)",
+            evidence=figures,
+        )
+    elif limit is not None and used > limit:
+        yield Found(
+            message=f"the step takes {about}{bytes_text(used)} of device memory, more than the {bytes_text(limit)} "
+            f"({ALLOCATOR_SHARE:.0%} of the device's {bytes_text(there)}) that XLA's allocator takes by default in a "
+            "process of JAX",
+            remedy=_more_for_xla(used, there),
+            severity=WARNING,
+            evidence=figures | {"allocator_limit_bytes": limit},
+        )
+
+
+_MOST_FRACTION = 0.95
+"""CUDA's context and libraries need the rest of the device's memory."""
+
+
+def _more_for_xla(used: int, there: int) -> str:
+    """Return the share of the device's memory that XLA is to be given, where that leaves enough for CUDA."""
+    share = math.ceil(100 * 1.02 * used / there) / 100
+    if share > _MOST_FRACTION:
+        return "a smaller batch, more devices or sharding: next to nothing of the device is left for CUDA and NCCL"
+    return f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f} (or more) for the run, or free device memory"
+
+
 RULES = (
     Rule("HLO201", "d2h-too-late-to-free-memory", ERROR, (MODULE, SCHEDULE, MEMORY), late_d2h),
     Rule("HLO202", "fetched-long-before-use", WARNING, (MODULE, SCHEDULE), fetched_early, by_cost=False),
     Rule("HLO203", "whole-stack-fetched", WARNING, (MODULE, SCHEDULE), whole_stack),
+    Rule("HLO209", "device-memory-exceeded", ERROR, (TARGET, MEMORY), device_full),
 )

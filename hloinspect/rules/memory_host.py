@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.transfers import D2H, HostCopy
+from hloinspect.rules.advice import BUT_NOT, fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
@@ -61,7 +62,8 @@ def zeros_sent(evidence: Evidence) -> Iterator[Found]:
         The buffer on the device costs as much memory as the whole stack in host memory that it initializes, and its
         bytes cross the link for nothing.
     What to do
-        Update jax: from 0.8.0 (GPU; other cases 0.11.0) XLA allocates the stack on the host without filling it.
+        Update jax: from 0.8.0 (GPU; other cases 0.11.0) XLA allocates the stack on the host without filling it. Not to
+        0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
         If the program makes such an array itself, make it in host memory: `jnp.zeros(shape, device=host_sharding)`
         outside of the step.
     When the advice does not hold
@@ -79,8 +81,8 @@ def zeros_sent(evidence: Evidence) -> Iterator[Found]:
     yield Found(
         message=f"{described(evidence, numbers)} {verb(numbers, 'sends', 'send')} a constant: {bytes_text(total)} a "
         f"step, made on the device first{waits(evidence, numbers)}",
-        remedy="update jax (0.8.0 or later allocates the stack on the host), or make the array there outside of the "
-        "step",
+        remedy=f"update jax (0.8.0 or later allocates the stack on the host{BUT_NOT}), or make the array there outside "
+        "of the step",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=evidence.wait_ms(numbers),
@@ -132,7 +134,8 @@ def pool_too_small(evidence: Evidence) -> Iterator[Found]:
         The run ends with an out-of-memory error of the host allocator, though the machine has memory.
     What to do
         `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` in the environment of every process, above what is needed. It is a limit of
-        one process: with several GPUs in a process multiply by their number.
+        one process: with several GPUs in a process multiply by their number. Not where the host has no more memory
+        (HLO208): there offload less.
     When the advice does not hold
         The limit was raised already: the module does not tell. Or host memory itself is too small (HLO208).
     Example
@@ -143,11 +146,16 @@ def pool_too_small(evidence: Evidence) -> Iterator[Found]:
     size = evidence.report.memory.host_bytes
     if not evidence.is_gpu or size is None or size <= POOL_BYTES:
         return
+    there = evidence.report.memory.host_limit_bytes
+    remedy = (
+        f"set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB={_gib_above(size)} for one GPU a process, times their number for more"
+    )
+    if there is not None and size > there:
+        remedy = "make it need less first (HLO208): the host has no memory for a larger pool"
     yield Found(
         message=f"the step takes {bytes_text(size)} of pinned host memory for each device, and XLA's pool has "
         f"{bytes_text(POOL_BYTES)} for each process by default",
-        remedy=f"set XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB={_gib_above(size)} for one GPU a process, times their number "
-        "for more",
+        remedy=remedy,
         evidence={"host_bytes": size, "pool_bytes": POOL_BYTES},
     )
 
@@ -166,7 +174,8 @@ def host_full(evidence: Evidence) -> Iterator[Found]:
         Pinned memory cannot be swapped out: the run fails, or the machine does.
     What to do
         Offload less, or recompute a part of it: names that are large and cheap to recompute first. More devices with
-        the same global batch make each one's part smaller.
+        the same global batch make each one's part smaller. What is no longer offloaded and kept instead needs device
+        memory (HLO209).
     When the advice does not hold
         Your machine has more memory than the target says: give its figures in a TOML file (docs/targets.md).
     Example
@@ -180,7 +189,8 @@ def host_full(evidence: Evidence) -> Iterator[Found]:
     yield Found(
         message=f"the step takes {bytes_text(memory.host_bytes)} of host memory for each device, and the host has "
         f"{bytes_text(memory.host_limit_bytes)} for each",
-        remedy="offload less, recompute a part, or use more devices for the same batch",
+        remedy=("offload less, " if fits_with(evidence) else "") + "recompute a part, or use more devices for the same "
+        "batch",
         evidence={"host_bytes": memory.host_bytes, "host_limit_bytes": memory.host_limit_bytes},
     )
 

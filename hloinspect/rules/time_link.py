@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.transfers import D2H, Transfer
+from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
@@ -26,7 +27,8 @@ def saturated(evidence: Evidence) -> Iterator[Found]:
     What to do
         Move fewer bytes: offload less (fewer names, fewer layers), recompute the cheap tensors instead, narrow the
         type, or fetch a value once. Or give the step more work for the same bytes: a larger batch hides the transfer
-        of weights and optimizer state, since their bytes do not grow with it.
+        of weights and optimizer state, since their bytes do not grow with it. Both need device memory, where what is
+        no longer offloaded is kept and not computed again (HLO209).
     When the advice does not hold
         The link's rate is that of the target's published figures: if your machine's is higher, say so with `--link`, or
         measure it with `hloinspect calibrate`. Several devices that share one host memory can be slower still.
@@ -43,11 +45,14 @@ def saturated(evidence: Evidence) -> Iterator[Found]:
     ways = sorted(evidence.bound_directions)
     link = target.link if target else None
     rates = "" if link is None else f" at {link.d2h_gbps:.0f} GB/s to the host and {link.h2d_gbps:.0f} back"
+    fewer = "move fewer bytes, or do more work for them (batch)"
+    if not fits_with(evidence):
+        fewer = "move fewer bytes: compute some of the values again, since the device has no room to keep them"
     spent = " and ".join(f"{time_text(busy[way])} {way}" for way in ways)
     yield Found(
         message=f"the link is busy for {spent} a step{rates}, and the step without transfers takes "
         f"{time_text(step.without_transfers_ms)}: no schedule hides this",
-        remedy=f"move fewer bytes, or do more work for them (batch); with perfect overlap the step would take "
+        remedy=f"{fewer}; with perfect overlap the step would take "
         f"{time_text(step.ideal_ms)} instead of {time_text(step.time_ms)}",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),

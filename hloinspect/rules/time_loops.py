@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hloinspect.rules.advice import fits_with, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import MEMORY_SHARE, PIPELINED_FLAG, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text, time_text
-
-_SINCE = (0, 8, 2)
 
 
 def prefetched_gain_ms(evidence: Evidence, numbers: Sequence[int]) -> float | None:
@@ -26,14 +25,6 @@ def prefetched_gain_ms(evidence: Evidence, numbers: Sequence[int]) -> float | No
             gain += evidence.wait_of(number) * (turns - 1) / turns
             takes += found.duration_ms
     return max(0.0, gain - max(0.0, takes - step.compute_ms))
-
-
-def _pipelining(evidence: Evidence) -> str:
-    """How to have XLA carry copies across turns, for the jax of the program."""
-    version = evidence.jax_version
-    if version is not None and version < _SINCE:
-        return f"jax 0.8.2 or later with --{PIPELINED_FLAG}=true"
-    return f"--{PIPELINED_FLAG}=true" + ("" if version else " (jax 0.8.2 and later)")
 
 
 def _would_gain(evidence: Evidence, gain_ms: float | None) -> str:
@@ -54,13 +45,15 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
         The window of the copy ends at the barrier, at the top of the layer: there is nothing in it to hide behind.
     What to do
         Under `jax.lax.scan`, and only there: `jax.checkpoint(..., prevent_cse=False)`. JAX's documentation says that a
-        scanned function does not need it. In flax: `nn.remat(..., prevent_cse=False)`. Add
-        `--xla_gpu_enable_pipelined_host_offloading=true` so that each turn's copies start one turn ahead.
+        scanned function does not need it. In flax: `nn.remat(..., prevent_cse=False)`. With jax 0.11.1 or later add
+        `--xla_gpu_enable_pipelined_host_offloading=true` so that each turn's copies start one turn ahead; before that
+        version it makes gradients wrong (HLO301).
     When the advice does not hold
         **Unrolled layers.** There `prevent_cse=False` lets XLA fold each copy to the host and its copy back into
         nothing: the offload is deleted without a word (HLO302, on GPU), and memory goes up instead of down. Scan the
-        layers first. Pipelining peels one layer out of the loop, whose transfers run as kernels with nothing beside
-        them (HLO110), and keeps one more layer's residuals on the device.
+        layers first, and not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). Pipelining peels
+        one layer out of the loop, whose transfers run as kernels with nothing beside them (HLO110), and keeps one more
+        layer's residuals on the device: it is not advised where they would not fit (HLO209).
     Example
         s_off of the corpus (8 scanned layers, H100): 313 ms a step predicted; with both changes 247 ms.
     References
@@ -71,19 +64,7 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     if not numbers:
         return
     scanned = tuple(n for n in numbers if evidence.turns(n) > 1)
-    gain = prefetched_gain_ms(evidence, scanned) if scanned and evidence.is_gpu else None  # not seen on a TPU
-    if scanned:
-        remedy = "jax.checkpoint(..., prevent_cse=False) on the scanned layer"
-        if evidence.is_gpu and not evidence.is_pipelined:
-            remedy += f", with {_pipelining(evidence)}"
-        remedy += _would_gain(evidence, gain)
-        if evidence.is_gpu:
-            remedy += ". Only under scan: on unrolled layers it deletes the offload"
-    else:
-        remedy = (
-            "scan the layers (jax.lax.scan), then prevent_cse=False on the scanned layer; not on unrolled layers, "
-            "where XLA then deletes the offload"
-        )
+    remedy, gain = _without_barrier(evidence, scanned)
     yield Found(
         message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization barrier: the "
         f"backward layer begins when all its residuals are back{waits(evidence, numbers)}",
@@ -95,6 +76,26 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     )
 
 
+def _without_barrier(evidence: Evidence, scanned: Sequence[int]) -> tuple[str, float | None]:
+    """Return how to do without the barrier, and what that gains with the copies a turn ahead."""
+    if not scanned:
+        scan = scanning(evidence, "scan the layers (jax.lax.scan)")
+        return (
+            f"{scan}; then prevent_cse=False on the scanned layer; not on unrolled layers, where XLA then deletes the "
+            "offload",
+            None,
+        )
+    remedy = "jax.checkpoint(..., prevent_cse=False) on the scanned layer"
+    if not evidence.is_gpu:
+        return remedy, None  # no gain was seen on a TPU
+    gain = prefetched_gain_ms(evidence, scanned)
+    if not evidence.is_pipelined:
+        flag = pipelining(evidence, scanned)
+        remedy += f", with {flag}" if flag.startswith("--") else f"; {flag}" if flag else ""
+        gain = gain if flag else None
+    return f"{remedy}{_would_gain(evidence, gain)}. Only under scan: on unrolled layers it deletes the offload", gain
+
+
 def not_pipelined(evidence: Evidence) -> Iterator[Found]:
     """A loop fetches each turn's tensors in that turn.
 
@@ -104,19 +105,21 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
     Why it matters
         What the turn needs first cannot be hidden behind the turn itself. The turn before has all the time for it.
     What to do
-        `--xla_gpu_enable_pipelined_host_offloading=true` (jax 0.8.2 and later; in `XLA_FLAGS` or as a compiler option)
-        makes each turn fetch for the next one. `JAX_OPTIMIZATION_LEVEL=O1` turns it on too, in 0.8.2 to 0.9.0 and from
-        0.11.0, with other changes. A barrier of `jax.checkpoint` would hold the copies back all the same (HLO102): the
-        dumps of jax 0.11 and later do not show it, so look whether the scanned layer has `prevent_cse=False`.
+        `--xla_gpu_enable_pipelined_host_offloading=true` (in `XLA_FLAGS` or as a compiler option) makes each turn fetch
+        for the next one. **Only with jax 0.11.1 or later**: the flag is there since 0.8.2, but until 0.10.1 each copy
+        has the place of the next turn, in 0.10.2 and 0.11.0 another wrong one, and gradients are wrong without a word
+        (HLO301). `JAX_OPTIMIZATION_LEVEL=O1` turns it on too, in 0.8.2 to 0.9.0 and from 0.11.0, with other changes:
+        the same holds for it. A barrier of `jax.checkpoint` would hold the copies back all the same (HLO102): the dumps
+        of jax 0.11 and later do not show it, so look whether the scanned layer has `prevent_cse=False`.
     When the advice does not hold
         It peels a layer out of the loop: its transfers run as kernels (HLO110), and one more layer's tensors live on
-        the device. Short loops gain little. A convergence failure was reported for O1 in 0.8.2 to 0.9.0
-        (openxla/xla 37979); jax 0.10.2 and 0.11.0 read wrong slices with it or without (HLO301). TPU compilers
-        pipeline by themselves.
+        the device: it is not advised where they would not fit (HLO209). Short loops gain little. TPU compilers pipeline
+        by themselves.
     Example
         llama405b_cudnnjax of the corpus (126 layers, 128 GB200): 152 ms of waiting a step, with the flag 3.6 ms.
     References
-        openxla/xla pull requests 32297 (the flag), 45393 (on at O1); finding B of docs/failures.md.
+        openxla/xla pull requests 32297 (the flag), 45393 (on at O1), issue 37979 (a convergence failure at O1 in 0.8.2
+        to 0.9.0); finding B of docs/failures.md; docs/slices.md.
     """
     numbers = evidence.of_cause(NOT_PIPELINED)
     if not numbers:
@@ -129,8 +132,14 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
             "depends on data, or whether something else in the turn reads the same host buffer"
         )
         gain = None
+    elif not (flag := pipelining(evidence, numbers)):
+        remedy = (
+            "free device memory first (batch, remat, sharding): fetching a turn ahead keeps one more layer's tensors "
+            "there, which do not fit"
+        )
+        gain = None
     else:
-        remedy = f"{_pipelining(evidence)}{_would_gain(evidence, gain)}"
+        remedy = f"{flag}{_would_gain(evidence, gain)}"
         if evidence.is_checkpointed(evidence.transfers[numbers[0]].computation):
             remedy += ". If the scanned layer's jax.checkpoint has no prevent_cse=False, give it that first"
     yield Found(
@@ -154,9 +163,11 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
         XLA's latency-hiding scheduler keeps to a memory limit of 80 % of the device. When the step is there, it stops
         letting copies run early, since that would keep their buffers longer, and every copy is waited for.
     What to do
-        Free device memory: a smaller batch, more remat, more sharding, or fewer tensors kept. Or let the scheduler have
-        more: `--xla_gpu_memory_limit_slop_factor` is a percentage (95 by default). Pipelined host offloading (HLO112)
-        does not help at the limit: the same step compiled with it has its ten copies serialized too.
+        Free device memory: a smaller batch, more remat, more sharding, or fewer tensors kept. Where the step fits, the
+        scheduler can have more: `--xla_gpu_memory_limit_slop_factor` is a percentage (95 by default); the step then
+        needs more memory, and a process of JAX must be given it (`XLA_PYTHON_CLIENT_MEM_FRACTION`; HLO209). Pipelined
+        host offloading (HLO112) does not help at the limit: the same step compiled with it has its ten copies
+        serialized too.
     When the advice does not hold
         That memory is the reason is inferred from the schedules of one program at the limit, not from XLA's log: if
         freeing memory changes nothing, it was something else. Raising the limit can run out of memory.
@@ -172,12 +183,19 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
     memory = evidence.report.memory
     assert memory.device_bytes is not None
     assert memory.device_limit_bytes is not None
+    remedy = "free device memory (batch, remat, sharding)"
+    if fits_with(evidence):
+        left = bytes_text(memory.device_limit_bytes - memory.device_bytes)
+        remedy += (
+            ", or raise --xla_gpu_memory_limit_slop_factor above 95: the step then needs more memory, of which "
+            f"{left} are left if XLA's allocator may have all (HLO209)"
+        )
     yield Found(
         message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
         f"{verb(numbers, 'it starts', 'they start')}, and the step takes {bytes_text(memory.device_bytes)} of "
         f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * MEMORY_SHARE:.0f} %"
         f"{waits(evidence, numbers)}",
-        remedy="free device memory (batch, remat, sharding), or raise --xla_gpu_memory_limit_slop_factor above 95",
+        remedy=remedy,
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=prefetched_gain_ms(evidence, numbers),

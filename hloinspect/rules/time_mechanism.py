@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from hloinspect.hlo.shape import Shape
 from hloinspect.offload.events import HOST_COMPUTE
-from hloinspect.offload.transfers import Transfer, wrapped_body
+from hloinspect.offload.roundtrips import ROUND_TRIP
+from hloinspect.offload.transfers import D2H, Transfer, wrapped_body
+from hloinspect.rules.advice import BUT_NOT, scanning
 from hloinspect.rules.causes import ESTIMATOR_FLAG, SCHEDULER, SCHEDULER_FLAG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
@@ -18,12 +20,18 @@ PEELED = "peeled out of a loop whose other turns are copies"
 STRIDED = "since the slice is not one run of memory"
 BY_DATA = "since XLA saw no fixed address for the slice"
 COMPUTES = "since the instruction also computes"
+PASS_OFF = "since the flags turn off the pass that makes copies of slices"
+
+DISABLED_FLAG = "xla_disable_hlo_passes"
+_COPYING_PASSES = ("dynamic-slice-annotator", "fusion-dynamic-memcpy-rewriter")
 
 _KERNEL_REMEDIES = {
     PEELED: "this is the price of pipelining: once a step; nothing is to be done in a long loop",
     STRIDED: "slice along the first dimension (put the sliced dimension first), so that the slice is one run of memory",
-    BY_DATA: "slice with the loop's own counter (scan over the stack itself), with jax 0.6.2 or later; an index that "
-    "is data, or one outside of loops, stays a kernel",
+    BY_DATA: f"slice with the loop's own counter (scan over the stack itself), with jax 0.8.0 or later{BUT_NOT}; an "
+    "index that is data, or one outside of loops, stays a kernel",
+    PASS_OFF: f"leave the pass out of --{DISABLED_FLAG}, with jax 0.11.1 or later only: before, it can copy wrong "
+    "slices (HLO301)",
     COMPUTES: "send or fetch the value by itself: a jax.device_put in front of or behind the computation",
 }
 
@@ -38,11 +46,13 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
         A kernel occupies SMs while it waits for the link, so it takes compute from what it should hide behind; small
         ones reach less of the link's rate.
     What to do
-        Four reasons are known. *jax before 0.6.2* makes kernels of all slices. *Peeled out of a loop* by pipelining or
+        Five reasons are known. *jax before 0.6.2* makes kernels of all slices. *Peeled out of a loop* by pipelining or
         double buffering: the price of HLO112's flag, once a step. *An index that is data*, or one at the top level:
         index with the loop's own counter instead (scan over the stack itself). *Not one run of memory* (a slice of
-        inner dimensions): put the sliced dimension first. `--xla_disable_hlo_passes=dynamic-slice-annotator`, the
-        workaround for HLO301, makes kernels of all slices.
+        inner dimensions): put the sliced dimension first. *A pass is off*: `--xla_disable_hlo_passes` with
+        dynamic-slice-annotator or fusion-dynamic-memcpy-rewriter, the workaround for HLO301, makes kernels of all
+        slices; leave it in until jax 0.11.1. jax 0.10.2 and 0.11.0 are not to be updated to: their copies read wrong
+        slices.
     When the advice does not hold
         A peeled pair of a long loop costs one turn of many. A gather of rows from a table on the host cannot be a copy.
     Example
@@ -85,7 +95,10 @@ def why_kernel(evidence: Evidence, transfer: Transfer) -> str:
             taken = evidence.module.shape_of(body, part.operands[1]) or taken
         if whole is not None and not _is_one_run(whole, taken):
             return STRIDED
-    return BY_DATA if slices else COMPUTES
+    if not slices:
+        return COMPUTES
+    disabled = (evidence.has_flag(DISABLED_FLAG) or "").split(",")
+    return PASS_OFF if any(name in disabled for name in _COPYING_PASSES) else BY_DATA
 
 
 def _is_one_run(whole: Shape, taken: Shape) -> bool:
@@ -117,7 +130,8 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
         with `compute_on`, and before 0.7.2.
     When the advice does not hold
         With the scheduler, the copies to the host of unrolled layers start so late that the memory is not freed in time
-        (HLO201): without it, memory is right and every copy is exposed. Scan the layers to have both.
+        (HLO201): without it, memory is right and every copy is exposed. Scan the layers to have both, not with jax
+        0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
     Example
         a100_act_unroll of the corpus: eight copies, all exposed, 164 of 430 ms.
     References
@@ -131,6 +145,13 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
     step = evidence.step
     host = next((event for event in evidence.offload.host_events if event.kind == HOST_COMPUTE), None)
     remedy = f"--{SCHEDULER_FLAG}=true"
+    if any(
+        t.fate == ROUND_TRIP and evidence.turns(t.id) == 1 for t in evidence.transfers.values() if t.direction == D2H
+    ):
+        remedy = (
+            f"{scanning(evidence)}, then {remedy}: it delays the copies to the host of unrolled layers until they free "
+            "no memory (HLO201)"
+        )
     if host is not None:
         remedy = (
             f"take the computation on the host ({host.instruction}) out of the step: XLA does not use this scheduler "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
-from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
+from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
 from hloinspect.rules.words import described, numbered, verb, waits
 from hloinspect.units import bytes_text, time_text
@@ -44,7 +45,8 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
         for copies at the point of use, and have rules of their own.
     When the advice does not hold
         Nothing independent is left to do: the first layer of the backward pass needs its residual at once. Then the
-        copy costs its time once a step, and keeping that one layer on the device is the cure.
+        copy costs its time once a step, and keeping that one layer on the device is the cure, where it fits: what is
+        fetched earlier, or kept, occupies device memory for longer.
     Example
         %copy-start.3 = (f32[4096,4096], f32[4096,4096]{1,0:S(5)}, u32[]) copy-start(%state)
         %copy-done.3 = f32[4096,4096] copy-done(%copy-start.3)
@@ -53,11 +55,19 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
         openxla/xla pull request 18139 (pictures of a training step before and after); failure U5 of docs/failures.md.
     """
     if numbers := _way(evidence, POINT_OF_USE, H2D):
+        remedy = (
+            "start the copy earlier: put work that does not need the value between jax.device_put and its use, "
+            "or keep this one tensor on the device"
+        )
+        if not fits_with(evidence, max(evidence.infos[number].bytes for number in numbers)):
+            remedy = (
+                "free device memory first (batch, remat, sharding): a value that is fetched earlier is longer on the "
+                "device, and it does not fit"
+            )
         yield Found(
             message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
             f"{verb(numbers, 'it is', 'they are')} started{waits(evidence, numbers)}",
-            remedy="start the copy earlier: put work that does not need the value between jax.device_put and its use, "
-            "or keep this one tensor on the device",
+            remedy=remedy,
             transfers=numbers,
             cost_ms=evidence.wait_ms(numbers),
             gain_ms=evidence.wait_ms(numbers),
@@ -76,9 +86,10 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
     What to do
         Let the copy start earlier in the turn: name a value that is produced early in the layer (its input, a
         projection) instead of the last one. XLA:GPU ends every copy of a loop within its turn, so a value that is
-        produced at the end of the layer has no time left. `--xla_gpu_enable_pipelined_host_offloading=true` (jax 0.8.2
-        and later) moves the copy into the next turn.
+        produced at the end of the layer has no time left. `--xla_gpu_enable_pipelined_host_offloading=true` moves the
+        copy into the next turn, with jax 0.11.1 or later only: before that version it makes gradients wrong (HLO301).
     When the advice does not hold
+        Pipelining keeps one more layer's values on the device, and is not advised where they would not fit (HLO209).
         The value is the result of the whole step (a copy of the new state, say): then it cannot start earlier, and the
         next step's work is where it can hide, if it is a result in host memory that nothing waits for.
     Example
@@ -91,10 +102,8 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
         looping = evidence.turns(numbers[0]) > 1
         remedy = "offload a value that the layer makes earlier"
         if looping and evidence.is_gpu and not evidence.is_pipelined:
-            remedy += (
-                ", or let the copy run into the next turn: --xla_gpu_enable_pipelined_host_offloading=true "
-                "(jax 0.8.2 and later)"
-            )
+            if flag := pipelining(evidence, numbers):
+                remedy += f", or let the copy run into the next turn: {flag}"
         elif not looping:
             remedy = "start the copy earlier, or let it end later: nothing in the step needs it on the host yet"
         yield Found(
@@ -155,10 +164,11 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     What to do
         Offload fewer bytes in that place: fewer names in the policy, or a narrower type (bf16 instead of f32), or
         another tensor of the layer that is made earlier. More work for the same bytes helps too: a larger batch where
-        parameters or optimizer state move; not where activations do, since their bytes grow with it. A copy to the host
-        at the end of a loop's turn can run into the next one with `--xla_gpu_enable_pipelined_host_offloading=true`:
-        gb200_offload_scan_pipelined of the fixtures hides what gb200_offload_scan waits for. It did not help
-        s_off_pipe_nocse of the corpus (jax 0.10.2).
+        parameters or optimizer state move, and the device has room; not where activations do, since their bytes grow
+        with it. A copy to the host at the end of a loop's turn can run into the next one with
+        `--xla_gpu_enable_pipelined_host_offloading=true`, with jax 0.11.1 or later only: before that version it makes
+        gradients wrong (HLO301). gb200_offload_scan_pipelined of the fixtures hides what gb200_offload_scan waits for.
+        It did not help s_off_pipe_nocse of the corpus.
     When the advice does not hold
         `robust` is false for a transfer whose verdict changes within the prediction's range: measure before changing
         anything.
@@ -177,13 +187,15 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     if found.missing_each_ms:
         detail += f", {time_text(found.missing_each_ms)} more than its window"
     fits = found.largest_hidden_bytes
-    hint = "offload fewer bytes there, or a tensor that the layer makes earlier"
+    fewer = "" if fits_with(evidence) else " (recompute them: the device has no room for more)"
+    hint = f"offload fewer bytes there{fewer}, or a tensor that the layer makes earlier"
     if fits:
         hint += f"; the window would hide {bytes_text(fits)} instead of {bytes_text(first.bytes)}"
     if found.needed_link_gbps:
         hint += f", or a link of {found.needed_link_gbps:.0f} GB/s all of it"
-    if evidence.is_gpu and first.direction == D2H and evidence.turns(first.id) > 1 and not evidence.is_pipelined:
-        hint += f". --{PIPELINED_FLAG}=true can move it into the next turn of its loop"
+    looping = evidence.is_gpu and first.direction == D2H and evidence.turns(first.id) > 1
+    if looping and not evidence.is_pipelined and (flag := pipelining(evidence, numbers)):
+        hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next turn of its loop"
     yield Found(
         message=f"{described(evidence, numbers)} {verb(numbers, 'has', 'have')} too little work between start and "
         f"done: {detail}{waits(evidence, numbers)}",
