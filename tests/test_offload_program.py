@@ -177,6 +177,32 @@ def test_deeply_nested_loops_give_exact_counts_and_absurd_ones_are_refused() -> 
         nested(150)
 
 
+def called_twice(depth: int, spelling: str) -> str:
+    """Return computations that each run the next one twice: the last does nothing."""
+    text = always("c", DEVICE) + f"%d{depth} (y: f32[]) -> f32[] {{\n  ROOT %y{depth} = {DEVICE} parameter(0)\n}}\n"
+    for n in range(depth):
+        text += f"%d{n} (y: f32[]) -> f32[] {{\n  %y{n} = {DEVICE} parameter(0)\n  %p{n} = pred[] constant(true)\n"
+        first, second = (spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("TURNS", turns(1)) for x in "yz")
+        text += f"  %z{n} = {DEVICE} {first}\n  ROOT %w{n} = {DEVICE} {second}\n}}\n"
+    return text
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "call({0}), to_apply={1}",
+        "conditional({2}, {0}, {0}), branch_computations={{{1}, {1}}}",
+        "while({0}), condition=%c, body={1}TURNS",
+    ],
+)
+def test_calls_that_multiply_are_refused_where_a_walk_through_them_would_not_end(spelling: str) -> None:
+    entry = f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%d0"
+    branches = 2 if "conditional" in spelling else 1
+    assert offload_in(entry, called_twice(6, spelling)).program.executions["d6"] == (2 * branches) ** 6
+    with pytest.raises(HloParseError, match="calls inside each other come to more than"):
+        offload_in(entry, called_twice(36 // branches, spelling))
+
+
 # ---- round trips
 
 

@@ -75,11 +75,15 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
 
 
 def _passed(module: Module, caller: Computation, call: Instruction, outer: Arguments) -> Arguments:
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}  # else calls inside each other would multiply
+
     def value(number: int, path: tuple[int, ...]) -> int | None:
         if not 0 <= number < len(call.operands):
             return None
-        operand = call.operands[number]
-        return evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+        if (number, path) not in known:
+            operand = call.operands[number]
+            known[number, path] = evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+        return known[number, path]
 
     return value
 
