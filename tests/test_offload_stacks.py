@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from offload_samples import offload_in
 
+from hloinspect.cli import main
 from hloinspect.hlo.load import load_module
+from hloinspect.offload.audit import audit
+from hloinspect.offload.flow import Ask, Place, Wishes
 from hloinspect.offload.stacks import MAX_EXECUTIONS
-from hloinspect.offload.transfers import D2H, Offload, find_offload
+from hloinspect.offload.transfers import D2H, H2D, Offload, Tensor, find_offload
+from hloinspect.report.build import transfer_info
+from hloinspect.report.text import tensor_text
 
 CASES = Path(__file__).parent / "data" / "cases"
 SLOTS = 6
@@ -341,4 +348,71 @@ def test_one_stack_with_a_peeled_writer_is_one_round_trip() -> None:
         (1, "d2h", 1, "round trip", 3, (3,)),
         (2, "d2h", 7, "round trip", 3, (3,)),
         (3, "h2d", 8, "round trip", 2, (2, 1)),
+    ]
+
+
+# ---- what is said of it
+
+
+def test_the_report_names_both_writers_of_a_stack_and_no_loose_end() -> None:
+    result = CliRunner().invoke(main, ["inspect", str(CASES / "pipelined_one_stack.hlo"), "--target", "gb200"])
+    assert result.exit_code == 0
+    assert "neither fetched nor returned" not in result.output
+    assert "HLO206" not in result.output
+    arguments = ["inspect", str(CASES / "pipelined_one_stack.hlo"), "--target", "gb200", "--format", "json", "--all"]
+    report = json.loads(CliRunner().invoke(main, arguments).output)
+    assert [(t["fate"], t["round_trip"], t["partners"]) for t in report["transfers"]] == [
+        ("round trip", 3, [3]),
+        ("round trip", 3, [3]),
+        ("round trip", 2, [2, 1]),
+    ]
+    assert all(finding["code"] != "HLO206" for finding in report["findings"])
+
+
+@pytest.mark.parametrize(
+    ("round_trip", "partners", "expected"),
+    [
+        (None, (), "f32[64]"),
+        (3, (3,), "f32[64] (back from 3)"),
+        (3, (3, 1), "f32[64] (back from 1, 3)"),
+        (3, (3, 1, 2, 5), "f32[64] (back from 3 and 3 more)"),
+    ],
+)
+def test_what_comes_back_says_from_which_transfers(
+    round_trip: int | None, partners: tuple[int, ...], expected: str
+) -> None:
+    (_, _, fetch) = find_offload(load_module(CASES / "pipelined_one_stack.hlo")).transfers
+    fetch = replace(fetch, round_trip=round_trip, partners=partners, tensor=Tensor("f32", (1, 64)))
+    assert tensor_text(transfer_info(fetch, None)) == expected
+
+
+def test_the_audit_explains_all_transfers_of_a_stack_by_one_value() -> None:
+    offload = find_offload(load_module(CASES / "pipelined_one_stack.hlo"))
+    place = Place("wrong_offsets.py", 9, 0, "f")
+    sent = Ask(
+        direction=D2H,
+        by="policy",
+        name="hid",
+        dtype="bf16",
+        shape=(4096, 1024),
+        runs=8,
+        counted=True,
+        conditional=False,
+        live=True,
+        constant=False,
+        apart=True,
+        computed=False,
+        value=0,
+        of=None,
+        argument=None,
+        result=None,
+        place=place,
+        made=place,
+    )
+    back = replace(sent, direction=H2D, of=0)
+    found = audit(offload, Wishes("jaxpr", (sent, back), ()))
+    assert found.unexplained == ()
+    assert [(e.direction, e.name, e.runs, e.transfers) for e in found.entries] == [
+        ("d2h", "hid", 8, (1, 2)),
+        ("h2d", "hid", 8, (3,)),
     ]
