@@ -523,3 +523,21 @@ def test_a_module_that_has_used_up_its_work_has_unknown_counts_and_no_wrong_ones
     assert counts[-1] is None
     assert counts == sorted(counts, key=lambda count: count is None)
     assert set(counts) == {1000, None}
+
+
+@pytest.mark.parametrize("turns", [0, 1, 7, 100])
+def test_what_a_loop_leaves_is_followed(turns: int) -> None:
+    """A peeled last iteration takes its index from the counter of the loop before it."""
+    text = affine(3, 2, 3 + 2 * turns, "LT").replace("ROOT %loop", "%loop")
+    text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
+    module = module_of(text)
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
+
+
+def test_what_an_endless_or_a_very_long_loop_leaves_is_unknown() -> None:
+    for direction, limit in (("NE", 1001), ("LT", 1_000_000)):
+        text = affine(0, 2, limit, direction).replace("ROOT %loop", "%loop")
+        text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
+        module = module_of(text)
+        assert evaluate(module, module.entry, Operand("end"), no_arguments) is None

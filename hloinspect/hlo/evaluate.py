@@ -177,13 +177,24 @@ class _Evaluation:
             self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
         if opcode == "while":
-            return _left_by(LoopValues(self._module, computation, instruction, arguments), path)
+            return self._behind(computation, instruction, path, arguments)
         if opcode not in _FOLLOWED and opcode not in _BINARY:
             return None
         values = [self.value(computation, part, arguments) for part in operands]
         if opcode == "compare" and len(values) == 2 and values[0] is not None and values[1] is not None:
             self.compares.append((values[0], values[1]))
         return _apply(instruction, values)
+
+    def _behind(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
+        """An element of a loop's tuple behind the loop: a peeled last iteration takes its index from there."""
+        if arguments is not no_arguments:
+            return _left_by(LoopValues(self._module, computation, loop, arguments), path)
+        key = ("behind", computation.name, loop.name, path)  # every slice behind the loop asks for it
+        if key not in self._module.memo:
+            self._module.memo[key] = None
+            self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+        found: int | None = self._module.memo[key]
+        return found
 
 
 def _apply(instruction: Instruction, values: list[int | None]) -> int | None:
@@ -292,7 +303,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
 
 
 def _left_by(values: LoopValues, path: Path) -> int | None:
-    """An element of a loop's tuple behind the loop: a peeled last iteration takes its index from there."""
+    """An element of a loop's tuple when the loop has ended."""
     trips, found = _trip_count(values), None
     for iteration in range(0 if trips is None else trips + 1):
         found = values.value(path, iteration)
