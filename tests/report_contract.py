@@ -201,6 +201,7 @@ TRANSFER = {
     "stream": Maybe(text),
     "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
     "round_trip": Maybe(integer),
+    "partners": [integer],
     "fate": text,
     "queued_behind": Maybe(integer),
     "verdict": one_of("hidden", "partial", "exposed", "synchronous", "unknown"),

@@ -375,6 +375,16 @@ def test_instructions_that_contradict_themselves_are_judged_or_refused(tmp_path:
     judged(tmp_path, module_text(f"%a = f32[8]{{0}} parameter(0)\n{line}{GPU}\nROOT %r = f32[8]{{0}} negate(%a)"))
 
 
+def test_a_loop_that_cannot_be_counted_is_said_and_is_not_enough_for_a_gate() -> None:
+    """The text has lost the root of the loop's body."""
+    path = str(ROOT / "tests" / "data" / "cases" / "trip_count_hang.hlo")
+    told = CliRunner().invoke(main, ["inspect", path, "--target", "v5e", "--link", "16GB/s"])
+    assert "how often the loop while.12 turns cannot be read from the module" in told.output
+    gate = CliRunner().invoke(main, ["check", path, "--target", "v5e", "--link", "16GB/s", "--budget", "stall=99%"])
+    assert gate.exit_code == 3
+    assert gate.output.startswith("UNKNOWN")
+
+
 def test_three_thousand_transfers_are_judged(tmp_path: Path) -> None:
     lines = [f"%a = {DEVICE} parameter(0)"]
     for n in range(3000):

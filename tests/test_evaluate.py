@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hloinspect.hlo.evaluate import evaluate, known_trip_count, no_arguments, trip_count
-from hloinspect.hlo.load import load_module_bytes
+from hloinspect.hlo.load import load_module, load_module_bytes
 from hloinspect.hlo.model import Module, Operand
 
 COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -344,3 +345,199 @@ ENTRY %main () -> s32[] {{
 }}
 """
     assert trips(text) is None
+
+
+# ---- loops of every integer type, held against a machine that counts in that type
+
+
+INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
+
+
+def wrapped(value: int, dtype: str) -> int:
+    """Return what a register of this type holds of a value."""
+    bits = int(dtype[1:])
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if dtype[0] == "s" and value >> (bits - 1) else value
+
+
+def run_loop(
+    start: int, stride: int, limit: int, direction: str, operation: str, dtype: str
+) -> tuple[int | None, bool]:
+    """Run the loop turn by turn in Python: its trips (None after 500) and whether the counter has left its type."""
+    value, left = start, False
+    for turns in range(500):
+        if not COMPARE[direction](value, limit):
+            return turns, left
+        exact = value + stride if operation == "add" else value - stride
+        value = wrapped(exact, dtype)
+        left = left or value != exact
+    return None, left
+
+
+@st.composite
+def small_loops(draw: st.DrawFn) -> tuple[int, int, int, str, str, str, bool]:
+    """Draw start, stride, limit, direction, operation, type and whether the limit is on the left. Start and limit are
+    200 apart at most: a loop of more turns than that leaves its type or never ends."""
+    dtype = draw(st.sampled_from(INTEGERS))
+    bits, signed = int(dtype[1:]), dtype[0] == "s"
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+    least = draw(st.sampled_from([low, max(low, -100), high - 200]))
+    start, limit = (draw(st.integers(least, min(least + 200, high))) for _ in range(2))
+    stride = min(max(draw(st.integers(-9, 9)), low), high)
+    direction, operation = draw(st.sampled_from(sorted(COMPARE))), draw(st.sampled_from(["add", "subtract"]))
+    return start, stride, limit, direction, operation, dtype, draw(st.booleans())
+
+
+MIRRORED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+
+
+@given(loop=small_loops())
+@example(loop=(0, 1, 127, "LE", "add", "s8", False))
+@example(loop=(0, 1, 127, "LT", "add", "s8", False))
+@example(loop=(255, 1, 0, "GE", "subtract", "u8", False))
+@example(loop=(0, -3, 200, "LT", "subtract", "s16", True))
+@example(loop=((1 << 63) - 100, 1, (1 << 63) - 1, "LT", "add", "s64", False))
+@example(loop=((1 << 64) - 100, 1, (1 << 64) - 1, "NE", "add", "u64", True))
+def test_a_loop_counts_as_a_machine_of_its_type_does_or_is_unknown(
+    loop: tuple[int, int, int, str, str, str, bool],
+) -> None:
+    start, stride, limit, direction, operation, dtype, mirrored = loop
+    sides = "%limit, %c" if mirrored else "%c, %limit"
+    spelt = MIRRORED[direction] if mirrored else direction
+    found = trips(
+        loop_text(
+            f"%start = {dtype}[] constant({start})",
+            f"%one = {dtype}[] constant({stride})\n  %next = {dtype}[] {operation}(%i, %one)",
+            f"%limit = {dtype}[] constant({limit})\n  ROOT %less = pred[] compare({sides}), direction={spelt}",
+            dtype,
+        )
+    )
+    expected, left = run_loop(start, stride, limit, direction, operation, dtype)
+    assert found == expected or (left and found is None)
+
+
+def test_a_counter_in_floating_point_is_not_followed() -> None:
+    """Five halves are more than two there, and large numbers are rounded."""
+    body = "%one = s32[] constant(1)\n  %next = s32[] add(%i, %one)"
+    halves = (
+        "%two = s32[] constant(2)\n  %f = f32[] convert(%c)\n  %t = f32[] convert(%two)\n  %h = f32[] divide(%f, %t)\n"
+        "  ROOT %less = pred[] compare(%h, %t), direction=LE"
+    )
+    assert trips(loop_text("%start = s32[] constant(0)", body, halves)) is None
+
+
+# ---- work has an end
+
+
+CASES = Path(__file__).parent / "data" / "cases"
+
+
+def test_a_body_whose_root_is_not_the_state_of_its_loop_has_an_unknown_count() -> None:
+    """Each turn asks for an element inside the one before; the text has lost the tuple at the end of the body."""
+    module = load_module(CASES / "trip_count_hang.hlo")
+    (loop,) = (instruction for instruction in module.entry if instruction.opcode == "while")
+    assert trip_count(module, module.entry, loop) is None
+
+
+def tree_of_fusions(depth: int) -> str:
+    """Return a loop over 100 whose counter goes through ``depth`` levels of fusions that call the next one twice."""
+    lines = ["%f0 (a: s32[]) -> s32[] {\n  ROOT %a0 = s32[] parameter(0)\n}\n"]
+    for level in range(1, depth):
+        lines.append(
+            f"%f{level} (a: s32[]) -> s32[] {{\n  %a{level} = s32[] parameter(0)\n"
+            f"  %b{level} = s32[] fusion(%a{level}), kind=kLoop, calls=%f{level - 1}\n"
+            f"  ROOT %d{level} = s32[] fusion(%b{level}), kind=kLoop, calls=%f{level - 1}\n}}\n"
+        )
+    step = f"%one = s32[] constant(1)\n  %same = s32[] fusion(%i), kind=kLoop, calls=%f{depth - 1}\n"
+    text = loop_text(
+        "%start = s32[] constant(0)",
+        step + "  %next = s32[] add(%same, %one)",
+        "%limit = s32[] constant(100)\n  ROOT %less = pred[] compare(%c, %limit), direction=LT",
+    )
+    return text.replace("\n%body", "\n" + "\n".join(lines) + "\n%body", 1)
+
+
+def test_fusions_that_call_each_other_twice_are_followed_as_far_as_the_work_goes() -> None:
+    assert trips(tree_of_fusions(5)) == 100
+    assert trips(tree_of_fusions(25)) is None
+
+
+def test_elements_that_hand_on_their_values_without_end_are_unknown() -> None:
+    """A shift register as wide as a tuple gets: each line that is asked for asks for the next."""
+    width = 2000
+    kinds = ", ".join(["s32[]"] * width)
+    names = "\n".join(f"  %g{n} = s32[] get-tuple-element(%p), index={n}" for n in range(width))
+    zeros = ", ".join(["%z"] * width)
+    text = f"""HloModule m, is_scheduled=true
+
+%body (p: s32[]) -> s32[] {{
+  %p = ({kinds}) parameter(0)
+{names}
+  ROOT %r = ({kinds}) tuple({", ".join(f"%g{(n + 1) % width}" for n in range(width))})
+}}
+
+%condition (q: s32[]) -> pred[] {{
+  %q = ({kinds}) parameter(0)
+  %c = s32[] get-tuple-element(%q), index=0
+  %limit = s32[] constant(8)
+  ROOT %less = pred[] compare(%c, %limit), direction=LT
+}}
+
+ENTRY %main () -> s32[] {{
+  %z = s32[] constant(0)
+  %t = ({kinds}) tuple({zeros})
+  ROOT %loop = ({kinds}) while(%t), condition=%condition, body=%body
+}}
+"""
+    assert trips(text) is None
+
+
+def test_get_tuple_elements_deeper_than_any_shape_have_no_value() -> None:
+    chain = "\n".join(f"  %g{n} = s32[] get-tuple-element(%g{n - 1}), index=0" for n in range(1, 20_000))
+    module = module_of(
+        "HloModule m, is_scheduled=true\n\nENTRY %main () -> s32[] {\n  %c = s32[] constant(3)\n"
+        f"  %t = (s32[]) tuple(%c)\n  %g0 = s32[] get-tuple-element(%t), index=0\n{chain}\n"
+        "  ROOT %end = s32[] copy(%g19999)\n}\n"
+    )
+    assert evaluate(module, module.entry, Operand("g0"), no_arguments) == 3
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) is None
+
+
+def test_an_element_that_is_not_there_has_no_value() -> None:
+    lines = "  %c = s32[] constant(1)\n  %t = (s32[]) tuple(%c)\n  ROOT %g = s32[] get-tuple-element(%t), index=INDEX"
+    assert value_of(lines.replace("INDEX", "0")) == 1
+    assert value_of(lines.replace("INDEX", "1")) is None
+    assert value_of("  %c = s32[] constant(1)\n  ROOT %g = s32[] get-tuple-element(%c), index=0") is None
+
+
+def test_a_module_that_has_used_up_its_work_has_unknown_counts_and_no_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = module_of(affine(0, 1, 1000, "LT"))
+    counts = [trip_count(module, module.entry, module.entry.root) for _ in range(3)]
+    assert counts == [1000, 1000, 1000]
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 2000)
+    module = module_of(affine(0, 1, 1000, "LT"))
+    counts = [trip_count(module, module.entry, module.entry.root) for _ in range(20)]
+    assert counts[0] == 1000
+    assert counts[-1] is None
+    assert counts == sorted(counts, key=lambda count: count is None)
+    assert set(counts) == {1000, None}
+
+
+@pytest.mark.parametrize("turns", [0, 1, 7, 100])
+def test_what_a_loop_leaves_is_followed(turns: int) -> None:
+    """A peeled last iteration takes its index from the counter of the loop before it."""
+    text = affine(3, 2, 3 + 2 * turns, "LT").replace("ROOT %loop", "%loop")
+    text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
+    module = module_of(text)
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
+
+
+def test_what_an_endless_or_a_very_long_loop_leaves_is_unknown() -> None:
+    for direction, limit in (("NE", 1001), ("LT", 1_000_000)):
+        text = affine(0, 2, limit, direction).replace("ROOT %loop", "%loop")
+        text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
+        module = module_of(text)
+        assert evaluate(module, module.entry, Operand("end"), no_arguments) is None

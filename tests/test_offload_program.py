@@ -177,6 +177,32 @@ def test_deeply_nested_loops_give_exact_counts_and_absurd_ones_are_refused() -> 
         nested(150)
 
 
+def called_twice(depth: int, spelling: str) -> str:
+    """Return computations that each run the next one twice: the last does nothing."""
+    text = always("c", DEVICE) + f"%d{depth} (y: f32[]) -> f32[] {{\n  ROOT %y{depth} = {DEVICE} parameter(0)\n}}\n"
+    for n in range(depth):
+        text += f"%d{n} (y: f32[]) -> f32[] {{\n  %y{n} = {DEVICE} parameter(0)\n  %p{n} = pred[] constant(true)\n"
+        first, second = (spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("TURNS", turns(1)) for x in "yz")
+        text += f"  %z{n} = {DEVICE} {first}\n  ROOT %w{n} = {DEVICE} {second}\n}}\n"
+    return text
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "call({0}), to_apply={1}",
+        "conditional({2}, {0}, {0}), branch_computations={{{1}, {1}}}",
+        "while({0}), condition=%c, body={1}TURNS",
+    ],
+)
+def test_calls_that_multiply_are_refused_where_a_walk_through_them_would_not_end(spelling: str) -> None:
+    entry = f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%d0"
+    branches = 2 if "conditional" in spelling else 1
+    assert offload_in(entry, called_twice(6, spelling)).program.executions["d6"] == (2 * branches) ** 6
+    with pytest.raises(HloParseError, match="calls inside each other come to more than"):
+        offload_in(entry, called_twice(36 // branches, spelling))
+
+
 # ---- round trips
 
 
@@ -319,7 +345,8 @@ def test_two_stacks_of_one_shape_are_not_mixed_up() -> None:
 
 
 def test_peeled_transfers_pair_with_peeled_ones() -> None:
-    """A pipelined loop has a pair before or behind it on the same stack: equal numbers of executions go together."""
+    """A pipelined loop has a pair before or behind it on the same stack. Where the slices cannot be placed (their index
+    is an argument of the step) equal numbers of executions go together."""
     peeled_out = (
         f"%us0 = (({STACK}, {ROW}, s32[], s32[]), {STACK}, u32[]) "
         f"dynamic-update-slice-start(%kept, %last, %zero, %zero)\n"
@@ -329,6 +356,7 @@ def test_peeled_transfers_pair_with_peeled_ones() -> None:
         f"%sd0 = {ROW} dynamic-slice-done(%ss0)\n"
     )
     body = SCANNED.replace("%t2 =", peeled_out + "%t2 =").replace("(%zero, %kept, %last)", "(%zero, %ud0, %sd0)")
+    body = body.replace("%zero = s32[] constant(0)", "%zero = s32[] parameter(1)")
     offload = offload_in(body.replace('"n":"8"', '"n":"7"'), SCAN + always("c", STATE))
     partner = dict(pairs(offload))
     assert partner == {"us": "ss", "ss": "us", "us0": "ss0", "ss0": "us0"}
@@ -345,7 +373,7 @@ def test_an_argument_in_host_memory_that_is_only_fetched_has_no_round_trip() -> 
 
 
 def test_loops_on_one_stack_pair_by_their_turns_and_not_by_their_order() -> None:
-    """Two loops write parts of one stack, and two read them back the other way round."""
+    """Two loops write parts of one stack, and two read them back the other way round, nobody knows which parts."""
 
     def copies(name: str, template: str) -> str:
         body = template.strip()
@@ -373,7 +401,7 @@ def test_loops_on_one_stack_pair_by_their_turns_and_not_by_their_order() -> None
     bodies = [copies("f3", forward), copies("f5", forward), copies("b5", backward), copies("b3", backward)]
     offload = offload_in(
         f"""%buffer = {STACK} custom-call(), custom_call_target="AllocateBuffer"
-        %zero = s32[] constant(0)
+        %zero = s32[] parameter(1)
         %x = {ROW} parameter(0)
         %t = {STATE} tuple(%zero, %buffer, %x)
         %w1 = {STATE} while(%t), condition=%c, body=%f3{turns(3)}

@@ -374,6 +374,35 @@ def test_a_slice_in_a_computation_that_the_loop_calls_is_checked() -> None:
     assert not check.agrees
 
 
+def test_a_slice_behind_calls_that_ask_twice_for_what_they_are_given_is_checked() -> None:
+    """Each call hands on the larger and the smaller of its two numbers: followed without memory, 2**50 questions."""
+    chain = f"""
+%last (s: f32[8,64], n: s32[], m: s32[]) -> f32[1,64] {{
+  %s = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %n = s32[] parameter(1)
+  %none = s32[] constant(0)
+  %move = {start(DS_START, "%s", "%n", "%none")}
+  ROOT %moved = f32[1,64]{{1,0}} fusion-done(%move)
+}}
+"""
+    name = "last"
+    for level in range(50):
+        chain += f"""
+%level{level} (s: f32[8,64], n: s32[], m: s32[]) -> f32[1,64] {{
+  %s{level} = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %n{level} = s32[] parameter(1)
+  %m{level} = s32[] parameter(2)
+  %larger{level} = s32[] maximum(%n{level}, %m{level})
+  %smaller{level} = s32[] minimum(%n{level}, %m{level})
+  ROOT %r{level} = f32[1,64]{{1,0}} call(%s{level}, %larger{level}, %smaller{level}), to_apply=%{name}
+}}
+"""
+        name = f"level{level}"
+    call = f"%buffer = f32[1,64]{{1,0}} call(%stack, %at, %at), to_apply=%{name}"
+    check = only_check(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)) + chain, call=call))
+    assert (check.computation, check.by_index) == ("last", (7 * ROW, 6 * ROW))
+
+
 def test_in_nested_loops_the_inner_one_turns_within_the_first_turn_of_the_outer_one() -> None:
     inner = loop("%at = s32[] add(%i, %any)", with_config(DS_BODY, config(2 * ROW, ROW)))
     text = inner.replace("ENTRY %main () -> f32[]", f"%outer_body {NAMES}")

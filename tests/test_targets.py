@@ -30,6 +30,7 @@ from hloinspect.hardware import (
     target_of_device,
     with_link,
 )
+from hloinspect.hardware.spec import LEAST_RATE
 from hloinspect.predict.cost import Cost
 from hloinspect.predict.link import rates_of as predicted_rates
 from hloinspect.predict.scenario import scenarios
@@ -238,6 +239,7 @@ def test_a_target_config_beside_the_file_is_found(tmp_path: Path):
         ("sharers = 8", "sharers = 8\nspeed = 3", r"mine\.toml: link: unknown key 'speed'"),
         ("devices = 8", 'devices = "8"', r"levels\[0\]\.devices: expected a whole number above zero, found '8'"),
         ("value = 0.87", "value = 0.5", r"link\.efficiency: expected low <= value <= high, found 0\.8, 0\.5, 0\.9"),
+        ("value = 3.352e12", "value = 1e-320", r"hbm_bytes_per_s\.value: must be at least 1e\+06, found 1e-320"),
         ("high = 0.9", "high = 1.9", r"link\.efficiency\.high: must be at most 1, found 1\.9"),
         ('source = "NVIDIA H100', 'source = "" # ', r"peak_flops\.bf16\.source: expected one line of text, found ''"),
         ("estimate = true", 'estimate = "yes"', r"launch_us\.estimate: expected true or false, found 'yes'"),
@@ -282,7 +284,8 @@ def test_a_missing_target_file_is_named(tmp_path: Path):
 
 
 UNITS = {"B/s": 1, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "GiB/s": 2**30}
-RATES = st.tuples(st.floats(1e-3, 1e6).map(lambda x: float(f"{x:.6g}")), st.sampled_from(sorted(UNITS)))
+NUMBERS = st.tuples(st.floats(1e-3, 1e6).map(lambda x: float(f"{x:.6g}")), st.sampled_from(sorted(UNITS)))
+RATES = NUMBERS.filter(lambda rate: rate[0] * UNITS[rate[1]] >= LEAST_RATE)
 
 
 def rates_of(target: Target) -> tuple[float, float]:
@@ -339,6 +342,9 @@ def test_a_link_that_is_given_is_taken_as_reached_and_says_where_it_is_from():
         ("225gb/s", "'gb/s' is not a unit of bytes a second"),
         ("0GB/s", "must be above zero and finite"),
         ("1e400GB/s", "must be above zero and finite"),
+        ("1e-300GB/s", r"a rate must be 1e\+06 to 1e\+24 bytes a second"),
+        ("d2h=1e-9GB/s,h2d=5GB/s", r"a rate must be 1e\+06 to 1e\+24 bytes a second"),
+        ("1e290GB/s", r"a rate must be 1e\+06 to 1e\+24 bytes a second"),
         ("-5GB/s", "'-5GB/s' is not a rate"),
         ("nanGB/s", "is not a rate"),
         ("infGB/s", "is not a rate"),

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 
 from hloinspect.errors import TargetError
+from hloinspect.hardware.spec import LEAST_RATE, MOST_RATE
 from hloinspect.hardware.target import Figure, HostLink, Range, Target
 
 _BYTES_PER_S = {
@@ -85,6 +86,8 @@ def _rate(text: str, spec: str) -> float:
     rate = float(match["number"]) * scale
     if rate <= 0 or not math.isfinite(rate):
         raise TargetError(f"--link {spec!r}: a rate must be above zero and finite")
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise TargetError(f"--link {spec!r}: a rate must be {LEAST_RATE:g} to {MOST_RATE:g} bytes a second")
     return rate
 
 

@@ -15,6 +15,13 @@ from typing import NoReturn
 from hloinspect.errors import TargetError
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
+LEAST_RATE, MOST_RATE = 1e6, 1e24
+"""Bytes or operations a second of anything that is hardware: what is slower takes longer than can be counted."""
+
+MOST_US = 1e9
+"""Microseconds of any latency: a quarter of an hour."""
+
+_LEAST_SHARE = 1e-3
 _SPECS = Path(__file__).parent / "specs"
 _CONFIGS = Path(__file__).parent / "target_configs"
 
@@ -205,11 +212,13 @@ class _Node:
             self.fail(f"expected true or false, found {self.value!r}")
         return self.value
 
-    def number(self, at_most: float = math.inf) -> float:
+    def number(self, at_least: float = 0.0, at_most: float = math.inf) -> float:
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             self.fail(f"expected a number, found {self.value!r}")
         if not 0 < self.value <= sys.float_info.max:
             self.fail(f"must be above zero and finite, found {self.value!r}")
+        if self.value < at_least:
+            self.fail(f"must be at least {at_least:g}, found {self.value!r}")
         if self.value > at_most:
             self.fail(f"must be at most {at_most:g}, found {self.value!r}")
         return float(self.value)
@@ -219,24 +228,32 @@ class _Node:
             self.fail(f"expected a whole number above zero, found {self.value!r}")
         return self.value
 
-    def figure(self, at_most: float = math.inf, may_differ: bool = False) -> Figure:
+    def rate(self, may_differ: bool = False) -> Figure:
+        """Something a second."""
+        return self.figure(LEAST_RATE, MOST_RATE, may_differ)
+
+    def time_us(self) -> Figure:
+        """A latency or a time to launch."""
+        return self.figure(at_most=MOST_US)
+
+    def figure(self, at_least: float = 0.0, at_most: float = math.inf, may_differ: bool = False) -> Figure:
         """One number; ``may_differ``: a prediction's range covers what other sources say of it (low, high)."""
         if not isinstance(self.value, dict):
-            return Figure(self.number(at_most), f"given in {self.file}")
+            return Figure(self.number(at_least, at_most), f"given in {self.file}")
         keys = self.keys(("value", "source"), ("estimate", "announced", *(("low", "high") if may_differ else ())))
         marks = {key: key in keys and self.child(key).flag() for key in ("estimate", "announced")}
-        value = self.child("value").number(at_most)
-        low, high = (self.child(key).number(at_most) if key in keys else None for key in ("low", "high"))
+        value = self.child("value").number(at_least, at_most)
+        low, high = (self.child(key).number(at_least, at_most) if key in keys else None for key in ("low", "high"))
         if not (value if low is None else low) <= value <= (value if high is None else high):
             self.fail(f"expected low <= value <= high, found {low or value:g}, {value:g}, {high or value:g}")
         return Figure(value, self.child("source").text(), **marks, low=low, high=high)
 
     def range(self) -> Range:
         if not isinstance(self.value, dict):
-            share = self.number(1.0)
+            share = self.number(_LEAST_SHARE, 1.0)
             return Range(share, share, share, f"given in {self.file}")
         keys = self.keys(("low", "value", "high", "source"), ("estimate",))
-        low, value, high = (self.child(key).number(1.0) for key in ("low", "value", "high"))
+        low, value, high = (self.child(key).number(_LEAST_SHARE, 1.0) for key in ("low", "value", "high"))
         if not low <= value <= high:
             self.fail(f"expected low <= value <= high, found {low:g}, {value:g}, {high:g}")
         estimate = "estimate" in keys and self.child("estimate").flag()
@@ -257,10 +274,10 @@ def _target(root: _Node, name: str) -> Target:
         title=root.child("title").text(),
         platform=platform.text(),
         peak_flops=_peaks(root.child("peak_flops")),
-        vector_flops=root.child("vector_flops").figure(),
-        hbm_bytes=root.child("hbm_bytes").figure(),
-        hbm_bytes_per_s=root.child("hbm_bytes_per_s").figure(may_differ=True),
-        launch_us=root.child("launch_us").figure(),
+        vector_flops=root.child("vector_flops").rate(),
+        hbm_bytes=root.child("hbm_bytes").figure(at_most=MOST_RATE),
+        hbm_bytes_per_s=root.child("hbm_bytes_per_s").rate(may_differ=True),
+        launch_us=root.child("launch_us").time_us(),
         link=_link(root.child("link")) if "link" in keys else None,
         levels=tuple(_level(level) for level in levels),
         matmul_efficiency=root.child("matmul_efficiency").range(),
@@ -295,7 +312,7 @@ def _peaks(node: _Node) -> dict[str, Figure]:
     dtypes = _dtypes(node)
     if "bf16" not in dtypes:
         node.fail("missing key 'bf16'")
-    return {dtype: node.child(dtype).figure(may_differ=True) for dtype in dtypes}
+    return {dtype: node.child(dtype).rate(may_differ=True) for dtype in dtypes}
 
 
 def _link(node: _Node) -> HostLink:
@@ -303,14 +320,14 @@ def _link(node: _Node) -> HostLink:
     d2h_duplex, h2d_duplex = _duplex(node.child("duplex_factor"))
 
     def optional(key: str) -> Figure | None:
-        return node.child(key).figure() if key in keys else None
+        return node.child(key).rate() if key in keys else None
 
     return HostLink(
-        d2h_bytes_per_s=node.child("d2h_bytes_per_s").figure(),
-        h2d_bytes_per_s=node.child("h2d_bytes_per_s").figure(),
+        d2h_bytes_per_s=node.child("d2h_bytes_per_s").rate(),
+        h2d_bytes_per_s=node.child("h2d_bytes_per_s").rate(),
         d2h_duplex=d2h_duplex,
         h2d_duplex=h2d_duplex,
-        latency_us=node.child("latency_us").figure(),
+        latency_us=node.child("latency_us").time_us(),
         sharers=node.child("sharers").count(),
         host_bytes_per_s=optional("host_bytes_per_s"),
         host_memory_bytes=optional("host_memory_bytes"),
@@ -324,8 +341,8 @@ def _duplex(node: _Node) -> tuple[Figure, Figure]:
     """One figure for both directions, or a table with one for each."""
     if isinstance(node.value, dict) and "value" not in node.value and node.value.keys() & {"d2h", "h2d"}:
         node.keys(("d2h", "h2d"))
-        return node.child("d2h").figure(at_most=1.0), node.child("h2d").figure(at_most=1.0)
-    figure = node.figure(at_most=1.0)
+        return node.child("d2h").figure(_LEAST_SHARE, 1.0), node.child("h2d").figure(_LEAST_SHARE, 1.0)
+    figure = node.figure(_LEAST_SHARE, 1.0)
     return figure, figure
 
 
@@ -334,6 +351,6 @@ def _level(node: _Node) -> Level:
     return Level(
         name=node.child("name").text(),
         devices=node.child("devices").count(),
-        bytes_per_s=node.child("bytes_per_s").figure(),
-        latency_us=node.child("latency_us").figure(),
+        bytes_per_s=node.child("bytes_per_s").rate(),
+        latency_us=node.child("latency_us").time_us(),
     )

@@ -1,22 +1,36 @@
 """Values of scalar integers in a module, and from them the trip counts of loops.
 
 TPU modules carry no ``known_trip_count``; a loop's count follows from its condition, its initial value and its step.
+
+A module may be damaged or hostile, so the work is limited: by question, by module and in depth. Where a limit is
+reached the value is unknown, as where the module does not determine it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
 
+_Answer = TypeVar("_Answer")
 Path = tuple[int, ...]
 Arguments = Callable[[int, Path], int | None]
 """Value of a parameter's element, by parameter number and path; None where it is unknown."""
 
 _MAX_DEPTH = 100
+_MAX_DEPTH_IN_ALL = 200
+"""Values inside each other, over all computations and iterations that a question goes through; one takes two to four of
+Python's frames, of which there are 1000."""
+
+MAX_STEPS, MAX_STEPS_IN_ALL = 50_000, 500_000
+"""Values that one question may look at, and all questions about one module together. Those of the modules that are
+known take less than 1,300 and about 20,000."""
+
 _MAX_LITERAL_STEPS = 64
 _MAX_TRIPS = 1 << 40
+_FOLLOWED = frozenset({"select", "negate", "not", "clamp", "compare", "divide"})
 _SAME = frozenset({"bitcast", "copy", "convert", "reshape", "broadcast", "opt-barrier", "optimization-barrier"})
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "EQ": lambda a, b: a == b,
@@ -42,17 +56,63 @@ def no_arguments(_number: int, _path: Path) -> int | None:
     return None
 
 
+class _TooMuchError(Exception):
+    """A question has reached one of the limits."""
+
+
+class _Work:
+    """Count what the questions about one module have cost, and how deep the one at hand is nested."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._limit = 0
+        self._depth = 0
+        self._asked = False
+
+    def answer(self, question: Callable[[], _Answer | None]) -> _Answer | None:
+        """Return the answer of a question, or None where it reaches a limit. A question inside another one is a part
+        of that one's work."""
+        if self._asked:
+            return question()
+        self._asked, self._depth = True, 0
+        self._limit = min(self.steps + MAX_STEPS, MAX_STEPS_IN_ALL)
+        try:
+            return question()
+        except (_TooMuchError, RecursionError):  # the second where the caller's own stack is deep already
+            return None
+        finally:
+            self._asked = False
+
+    def enter(self) -> None:
+        """Count one value, and everything up to ``leave`` as inside of it."""
+        self.steps += 1
+        self._depth += 1
+        if self.steps > self._limit or self._depth > _MAX_DEPTH_IN_ALL:
+            raise _TooMuchError
+
+    def leave(self) -> None:
+        """Go back to the value outside."""
+        self._depth -= 1
+
+
+def _work_of(module: Module) -> _Work:
+    found: _Work = module.memo.setdefault("evaluation", _Work())
+    return found
+
+
 def evaluate(module: Module, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
     """The value of a scalar integer or predicate, or None where the module does not determine it."""
-    return _Evaluation(module).value(computation, operand, arguments)
+    return _work_of(module).answer(lambda: _Evaluation(module).value(computation, operand, arguments))
 
 
 def _fits(value: int, shape: Shape | None) -> bool:
     """Whether the device would have this value too: it counts modulo the width of its type."""
-    if shape is None or shape.dtype == "pred":
+    if shape is None:  # the module names an element that is not there
+        return False
+    if shape.dtype == "pred":
         return -1 <= value <= 1
     bits = min(dtype_bits(shape.dtype), 64)
-    if bits == 0:  # a token, a tuple, a type that is not known
+    if bits == 0 or shape.dtype[0] not in "su":  # a token, a tuple, a float that rounds, a type that is not known
         return False
     return -(1 << (bits - 1)) <= value < 1 << (bits - 1) if shape.dtype[0] == "s" else 0 <= value < 1 << bits
 
@@ -65,14 +125,21 @@ class _Evaluation:
 
     def __init__(self, module: Module) -> None:
         self._module = module
+        self._work = _work_of(module)
         self._seen: dict[tuple[str, str, Path, int], int | None] = {}
         self._kept: list[Arguments] = []  # keys hold their ids, so they must not be collected
         self._depth = 0
         self.compares: list[tuple[int, int]] = []
 
     def value(self, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
+        self._work.enter()
+        found = self._resolved(computation, operand, arguments) if self._depth < _MAX_DEPTH else None
+        self._work.leave()
+        return found
+
+    def _resolved(self, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
         instruction, path = self._module.resolve(computation, operand)
-        if instruction is None or self._depth >= _MAX_DEPTH:
+        if instruction is None:
             return None
         key = (computation.name, instruction.name, path, id(arguments))
         if key not in self._seen:
@@ -109,10 +176,25 @@ class _Evaluation:
 
             self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
+        if opcode == "while":
+            return self._behind(computation, instruction, path, arguments)
+        if opcode not in _FOLLOWED and opcode not in _BINARY:
+            return None
         values = [self.value(computation, part, arguments) for part in operands]
         if opcode == "compare" and len(values) == 2 and values[0] is not None and values[1] is not None:
             self.compares.append((values[0], values[1]))
         return _apply(instruction, values)
+
+    def _behind(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
+        """An element of a loop's tuple behind the loop: a peeled last iteration takes its index from there."""
+        if arguments is not no_arguments:
+            return _left_by(LoopValues(self._module, computation, loop, arguments), path)
+        key = ("behind", computation.name, loop.name, path)  # every slice behind the loop asks for it
+        if key not in self._module.memo:
+            self._module.memo[key] = None
+            self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+        found: int | None = self._module.memo[key]
+        return found
 
 
 def _apply(instruction: Instruction, values: list[int | None]) -> int | None:
@@ -161,14 +243,19 @@ class LoopValues:
         self._body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
         self._known: dict[tuple[int, Path], int | None] = {}
         self._turns: dict[int, Arguments] = {}
-        self.asked: set[Path] = set()
+        self._shape = loop.shape
+        self.known_trip_count = known_trip_count(loop)
+        self.asked: list[Path] = []  # each once, in order
+        self._asked_once: set[Path] = set()
 
     def arguments(self, turn: int) -> Arguments:
         """The parameter of the body (and of the condition) in a turn, counted from 0."""
         if turn not in self._turns:
 
             def value(_number: int, path: Path) -> int | None:
-                self.asked.add(path)
+                if path not in self._asked_once:
+                    self._asked_once.add(path)
+                    self.asked.append(path)
                 return self.value(path, turn)
 
             self._turns[turn] = value
@@ -182,6 +269,8 @@ class LoopValues:
         key = (turn, path)
         if key not in self._known:
             self._known[key] = None
+            if self._shape.at(path) is None:  # the body or the condition names an element that is not there
+                return None
             if turn > 0:
                 self._known[key] = self.after(path, self.arguments(turn - 1))
             elif turn == 0 and self._start is not None:
@@ -210,16 +299,24 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
 
     From XLA's own note where there is one, else by running the loop's counters: the condition and what it depends on.
     """
-    known = known_trip_count(loop)
-    return known if known is not None else _derived_trip_count(LoopValues(module, computation, loop))
+    return _work_of(module).answer(lambda: _trip_count(LoopValues(module, computation, loop)))
 
 
-def _derived_trip_count(values: LoopValues) -> int | None:
-    for turns in range(_MAX_LITERAL_STEPS):
-        try:
-            more, _ = values.goes_on(values.arguments(turns))
-        except RecursionError:  # elements that hand each other their values from turn to turn, no compiler's work
+def _left_by(values: LoopValues, path: Path) -> int | None:
+    """An element of a loop's tuple when the loop has ended."""
+    trips, found = _trip_count(values), None
+    for iteration in range(0 if trips is None else trips + 1):
+        found = values.value(path, iteration)
+        if found is None:
             return None
+    return found
+
+
+def _trip_count(values: LoopValues) -> int | None:
+    if values.known_trip_count is not None:
+        return values.known_trip_count
+    for turns in range(_MAX_LITERAL_STEPS):
+        more, _ = values.goes_on(values.arguments(turns))
         if not more:
             return None if more is None else turns
     return _extrapolate(values, _MAX_LITERAL_STEPS - 1)
@@ -228,13 +325,13 @@ def _derived_trip_count(values: LoopValues) -> int | None:
 def _lines(values: LoopValues, last: int) -> dict[Path, tuple[int, int]] | None:
     """Value and step a turn of each element that was asked for, at the turn ``last``; None where a step varies."""
     lines: dict[Path, tuple[int, int]] = {}
-    while missing := values.asked - lines.keys():  # asking for one may ask for another
-        for path in missing:
-            series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
-            known = [value for value in series if value is not None]
-            if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
-                return None
-            lines[path] = (known[2], known[2] - known[1])
+    while len(lines) < len(values.asked):  # asking for one may ask for another
+        path = values.asked[len(lines)]
+        series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
+        known = [value for value in series if value is not None]
+        if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
+            return None
+        lines[path] = (known[2], known[2] - known[1])
     return lines
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from hloinspect.errors import HloParseError
-from hloinspect.hlo.shape import Shape
+from hloinspect.hlo.shape import MAX_NESTING, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,4 +340,6 @@ class Module:
                 return instruction, path
             source = instruction.operands[0]
             name, path = source.name, (*source.path, instruction.tuple_index, *path)
+            if len(path) > MAX_NESTING:  # no shape is that deep
+                break
         return None, path

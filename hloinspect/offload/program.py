@@ -11,6 +11,11 @@ from hloinspect.hlo.model import Computation, Instruction, Module
 _NEEDED = {"while": {"body", "condition"}, "call": {"to_apply"}, "conditional": {"branches"}}
 MAX_EXECUTIONS = 10**12
 """More runs of one computation in a step than any device could do in a day."""
+MAX_WALKED = 2_000_000
+"""Instructions that a walk through the step may come to that follows each call and takes each loop once. Calls of calls
+multiply, and analyses walk; a module may have as many instructions as it likes."""
+_MAX_REPEATED = 10
+"""Times the module's own size that such a walk may come to in any case."""
 CONTROL_FLOW = frozenset(_NEEDED)
 
 
@@ -84,8 +89,15 @@ def program_of(module: Module) -> Program:
     depth = dict.fromkeys(order, 0)
     executions[module.entry_name] = 1
     conditional: set[str] = set()
+    walks = dict.fromkeys(order, 0)
+    walks[module.entry_name] = 1
+    walked = 0
     for name in order:
+        walked += walks[name] * len(module.computations[name])
+        if walked > MAX_WALKED and walked > _MAX_REPEATED * module.instruction_count:
+            raise HloParseError(f"calls inside each other come to more than {walked:,} instructions (at {name})")
         for site in sites[name]:
+            walks[site.callee] += walks[name]
             executions[site.callee] += executions[name] * site.times
             if executions[site.callee] > MAX_EXECUTIONS:
                 raise HloParseError(f"{site.callee} would run more than {MAX_EXECUTIONS:,} times in one step")

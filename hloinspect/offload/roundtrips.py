@@ -10,6 +10,9 @@ host copy       copied within host memory on the way, so the other end is behind
 never read      written, and neither fetched nor returned: the copy is wasted
 never written   fetched, and nothing in the step wrote it
 ==============  =============================================================================================
+
+Of a buffer with several writers and readers (stacks.py) each has its own: a slot that nobody reads is never read though
+the rest of its stack is.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.transfer import D2H, H2D, Transfer
+from hloinspect.offload.program import Program
+from hloinspect.offload.stacks import Reads, reads_of
+from hloinspect.offload.transfer import H2D, Transfer
 
 ROUND_TRIP = "round trip"
 ARGUMENT = "argument"
@@ -37,12 +42,16 @@ class OuterBuffers:
     copied: frozenset[Node]
 
 
-def round_trips(transfers: Sequence[Transfer], outer: OuterBuffers) -> list[Transfer]:
-    """The same transfers with ``round_trip`` and ``fate``; an H2D takes its partner's source line and name."""
-    partner = _partners(transfers)
+def round_trips(program: Program, transfers: Sequence[Transfer], outer: OuterBuffers) -> list[Transfer]:
+    """The same transfers with ``round_trip``, ``partners`` and ``fate``; an H2D takes its partner's source line and
+    name."""
+    reads = reads_of(program, transfers, outer.copied)
+    partners = _partners(transfers, reads)
+    by_id = {transfer.id: transfer for transfer in transfers}
     linked = []
     for transfer in transfers:
-        other = partner.get(transfer.id)
+        own = partners.get(transfer.id, ())
+        other = by_id[own[0]] if own else None
         source, tensor = transfer.source, transfer.tensor
         if other is not None and transfer.direction == H2D:
             source = other.source or source
@@ -51,41 +60,45 @@ def round_trips(transfers: Sequence[Transfer], outer: OuterBuffers) -> list[Tran
             replace(
                 transfer,
                 round_trip=other.id if other else None,
+                partners=own,
                 source=source,
                 tensor=tensor,
-                fate=_fate(transfer, other is not None, outer),
+                fate=_fate(transfer, other is not None, outer, reads),
             )
         )
     return linked
 
 
-def _partners(transfers: Sequence[Transfer]) -> dict[int, Transfer]:
-    """For each transfer its partner, pairing equal execution counts first (peeled with peeled)."""
-    writers: dict[Node, list[Transfer]] = {}
-    readers: dict[Node, list[Transfer]] = {}
-    for transfer in transfers:
-        if transfer.buffer is not None:
-            (writers if transfer.direction == D2H else readers).setdefault(transfer.buffer, []).append(transfer)
-    partner: dict[int, Transfer] = {}
-    for buffer, arriving in readers.items():
-        sent = writers.get(buffer, [])
-        free = list(sent)
-        for transfer in arriving:
-            same = [w for w in free or sent if w.executions == transfer.executions] or free or sent
-            if same:
-                partner[transfer.id] = same[0]
-                partner.setdefault(same[0].id, transfer)
-                free = [w for w in free if w.id != same[0].id]
-    return partner
+def _partners(transfers: Sequence[Transfer], reads: Reads) -> dict[int, tuple[int, ...]]:
+    """For each transfer those that read what it writes, or write what it reads: the one that does so most often first,
+    of those that do as often one that runs as often as it (peeled with peeled), if there is one that has no other."""
+    by_id = {transfer.id: transfer for transfer in transfers}
+    found: dict[int, list[int]] = {}
+    for writer, reader in sorted(reads.times):
+        found.setdefault(writer, []).append(reader)
+        found.setdefault(reader, []).append(writer)
+    first: dict[int, int] = {}
+    taken: set[int] = set()
+    for own in sorted(found, key=lambda number: by_id[number].direction != H2D):  # as many writers as readers: 1 to 1
+
+        def strength(other: int, own: int = own) -> tuple[int, bool, bool, int]:
+            times = reads.times[(other, own) if by_id[own].direction == H2D else (own, other)]
+            alike = by_id[other].executions == by_id[own].executions
+            return times, first.get(other) == own, alike and other not in taken, alike
+
+        best = max(found[own], key=strength)
+        first[own] = best
+        taken.add(best)
+    return {own: (first[own], *(each for each in some if each != first[own])) for own, some in found.items()}
 
 
-def _fate(transfer: Transfer, has_partner: bool, outer: OuterBuffers) -> str:
+def _fate(transfer: Transfer, has_partner: bool, outer: OuterBuffers, reads: Reads) -> str:
     if has_partner:
         return ROUND_TRIP
     if transfer.direction == H2D:
         if transfer.buffer in outer.arguments:
             return ARGUMENT
         return HOST_COPY if transfer.buffer in outer.copied else NEVER_WRITTEN
-    if transfer.buffer in outer.results:
+    if transfer.buffer in outer.results and (transfer.buffer not in reads.placed or transfer.id in reads.kept):
         return RESULT
     return HOST_COPY if transfer.buffer in outer.copied else NEVER_READ

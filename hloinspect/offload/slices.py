@@ -75,17 +75,23 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
             found[site.callee] = [values.arguments(turn) for turn in range(turns)]
         elif call.opcode == "call":
             found[site.callee] = (
-                [_passed(module, caller, call, each) for each in outer] if found.get(site.caller) else []
+                [passed_on(module, caller, call, each) for each in outer] if found.get(site.caller) else []
             )
     return found
 
 
-def _passed(module: Module, caller: Computation, call: Instruction, outer: Arguments) -> Arguments:
+def passed_on(module: Module, caller: Computation, call: Instruction, outer: Arguments, first: int = 0) -> Arguments:
+    """Return the parameters of what a call or a fusion calls: its operands from the ``first`` on. ``outer`` are those
+    of the caller."""
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}  # else calls inside each other would multiply
+
     def value(number: int, path: tuple[int, ...]) -> int | None:
-        if not 0 <= number < len(call.operands):
+        if not 0 <= number < len(call.operands) - first:
             return None
-        operand = call.operands[number]
-        return evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+        if (number, path) not in known:
+            operand = call.operands[first + number]
+            known[number, path] = evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+        return known[number, path]
 
     return value
 
@@ -97,13 +103,13 @@ def _checks(
     if callee is None:
         return
     memcpy: Mapping[str, object] | None = _memcpy_config(instruction)
-    passed = [_passed(module, computation, instruction, turn) for turn in turns or (no_arguments,)]
+    passed = [passed_on(module, computation, instruction, turn) for turn in turns or (no_arguments,)]
     if instruction.start_of == "async" and callee.root.opcode == "fusion":
         memcpy = _memcpy_config(callee.root) or memcpy
         inner = module.computations.get(next(iter(callee.root.called.get("calls", ())), ""))
         if inner is None:
             return
-        passed = [_passed(module, callee, callee.root, each) for each in passed]
+        passed = [passed_on(module, callee, callee.root, each) for each in passed]
         callee = inner
     slices = callee.ending_in("dynamic-slice", "dynamic-update-slice")
     if not slices or not is_pure_copy(callee):
@@ -161,13 +167,19 @@ def _shape(module: Module, body: Computation, operands: Sequence[Operand], numbe
 
 
 def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments) -> int | None:
-    """The byte offset that a slice's index operands name; indices are clamped as HLO does."""
+    """The byte offset that a slice's index operands name."""
     first = 1 if part.opcode == "dynamic-slice" else 2
-    indices = part.operands[first:]
     taken = part.shape if part.opcode == "dynamic-slice" else _shape(module, body, part.operands, 1)
-    if taken is None or len(indices) != len(whole.dims) or len(taken.dims) != len(whole.dims):
+    return None if taken is None else offset_bytes(module, body, part.operands[first:], taken, whole, arguments)
+
+
+def offset_bytes(
+    module: Module, body: Computation, indices: Sequence[Operand], taken: Shape, whole: Shape, arguments: Arguments
+) -> int | None:
+    """Return where in ``whole`` the part ``taken`` begins, or None; indices are clamped as HLO does."""
+    if len(indices) != len(whole.dims) or len(taken.dims) != len(whole.dims):
         return None
-    strides = _byte_strides(whole)
+    strides = byte_strides(whole)
     total = 0
     for axis, operand in enumerate(indices):
         value = evaluate(module, body, operand, arguments)
@@ -177,7 +189,8 @@ def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, 
     return total
 
 
-def _byte_strides(shape: Shape) -> list[int]:
+def byte_strides(shape: Shape) -> list[int]:
+    """Return for each dimension how many bytes lie between two neighbours, by the layout."""
     order = shape.minor_to_major or tuple(range(len(shape.dims) - 1, -1, -1))
     strides = [0] * len(shape.dims)
     step = dtype_bits(shape.dtype)

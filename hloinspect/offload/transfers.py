@@ -107,7 +107,7 @@ def find_offload(module: Module) -> Offload:
     outer = OuterBuffers(*_outer_buffers(module, buffers), _copied_buffers(program, buffers, copies))
     return Offload(
         program=program,
-        transfers=tuple(round_trips(ordered, outer)),
+        transfers=tuple(round_trips(program, ordered, outer)),
         host_copies=tuple(copies),
         host_values=tuple(_host_values(module)),
         pairs=pairs,

@@ -196,6 +196,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         stream=transfer.stream,
         round_trip=transfer.round_trip,
         fate=transfer.fate,
+        partners=transfer.partners,
         queued_behind=found.queued_behind if found else None,
         verdict=found.verdict if found else UNKNOWN,
         robust=found.robust if found else None,

@@ -443,6 +443,7 @@ class TransferInfo:
     predicted: PredictedTransfer | None
     measured: MeasuredTransfer | None = None
     release: ReleaseInfo | None = None
+    partners: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

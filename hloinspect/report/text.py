@@ -146,8 +146,16 @@ def tensor_text(transfer: TransferInfo) -> str:
     shape = f"{tensor.dtype}[{','.join(map(str, dims))}]"
     name = clean(tensor.name) if tensor.name else ""
     if transfer.direction == "h2d" and transfer.round_trip is not None:
-        return f"{name or shape} (back from {transfer.round_trip})"
+        return f"{name or shape} (back from {_writers_text(transfer)})"
     return f"{name} {shape}" if name else shape
+
+
+def _writers_text(transfer: TransferInfo) -> str:
+    """The numbers of the transfers that wrote what comes back; of many the one that wrote the most of it."""
+    writers = transfer.partners or (transfer.round_trip,)
+    if len(writers) > _MOST_WRITERS:
+        return f"{transfer.round_trip} and {len(writers) - 1} more"
+    return ", ".join(map(str, sorted(writer for writer in writers if writer is not None)))
 
 
 def where_text(transfer: TransferInfo) -> str:
@@ -182,6 +190,7 @@ def _row(transfer: TransferInfo) -> list[str]:
 
 _HEADER = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verdict", "where"]
 _TENSOR = 1
+_MOST_WRITERS = 3
 LEFT = frozenset({"transfer", "tensor", "verdict", "where"})
 """Columns of transfers that are no figures."""
 

@@ -258,7 +258,8 @@ class Evidence:
 
     def is_never_read(self, transfer: Transfer) -> bool:
         """Whether nothing in the step reads what a copy to the host has sent, as far as all that talks to the host is
-        followed. (A copy whose partner is another one of its buffer has one all the same.)"""
+        followed. (A slot that nothing reads of a stack that is read otherwise is the compiler's doing: it hands the
+        values of a peeled iteration over on the device, and no policy changes that.)"""
         if transfer.fate != NEVER_READ or (self.offload is not None and self.offload.unfollowed):
             return False
         return transfer.buffer is None or not self.by_buffer[transfer.buffer][1]

@@ -18,7 +18,7 @@ FORMAT = 1
 _TEXTS = frozenset(
     {
         *("direction", "mechanism", "tensor", "start", "done", "computation", "where", "file", "function", "stream"),
-        *("fate", "verdict", "reason", "shape"),
+        *("fate", "partners", "verdict", "reason", "shape"),
     }
 )
 """Columns of transfers that hold numbers of strings."""
@@ -103,6 +103,7 @@ def _transfer(transfer: TransferInfo) -> dict[str, object]:
         "function": source.function if source else None,
         "stream": transfer.stream,
         "round_trip": transfer.round_trip,
+        "partners": " ".join(map(str, transfer.partners)),
         "fate": transfer.fate,
         "queued_behind": transfer.queued_behind,
         "verdict": transfer.verdict,

@@ -86,8 +86,9 @@ function facts(transfer) {
   if (transfer.file) add("source", code(`${transfer.file}:${transfer.line}`), transfer.function ? ` in ${transfer.function}` : "");
   add("mechanism", { dma: "copy engine", kernel: "a kernel reads or writes host memory" }[transfer.mechanism] || transfer.mechanism);
   if (transfer.stream) add("stream", code(transfer.stream));
-  const partner = side.byId.get(transfer.round_trip);
-  if (partner) add("round trip", transfer.direction === "d2h" ? "brought back by " : "sent by ", pickButton(partner));
+  const partners = transfer.partners.split(" ").map((id) => side.byId.get(Number(id))).filter(Boolean);
+  const buttons = partners.flatMap((partner, number) => number ? [", ", pickButton(partner)] : [pickButton(partner)]);
+  if (partners.length) add("round trip", transfer.direction === "d2h" ? "brought back by " : "sent by ", ...buttons);
   else add("other end", transfer.fate);
   const ahead = side.byId.get(transfer.queued_behind);
   if (ahead) add("queues behind", pickButton(ahead));
