@@ -229,6 +229,14 @@ def test_a_failure_names_the_costliest_transfers_and_the_way_to_see_more() -> No
     assert len(waits) == 3
 
 
+def test_a_failure_over_findings_names_them_and_no_transfer() -> None:
+    result = run(OPTIMIZER, "--target", "gb200", "--budget", "findings=0")
+    assert result.exit_code == 1
+    named = [line.split(":")[0].strip() for line in result.stdout.splitlines()[1:]]
+    assert named[0].startswith("HLO")
+    assert not any(line.lstrip().startswith(("d2h", "h2d")) for line in result.stdout.splitlines())
+
+
 def test_json_of_a_check_keeps_its_contract() -> None:
     arguments = (
         SAVE,

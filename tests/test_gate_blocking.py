@@ -13,21 +13,24 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 from gate_samples import SMALL
+from rules_samples import fixture
 
 import hloinspect
 from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import BudgetExceeded, CompileError, UsageError
-from hloinspect.gate.blocking import BLOCKING, OVER_REPORT, TOO_LARGE, WRONG_VALUES
+from hloinspect.gate.blocking import OVER_REPORT
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.gate import FAILED, PASSED, Unread, check_report, overall
 from hloinspect.report import check_json, check_text, github, junit, markdown, sarif
 from hloinspect.report.schema import FindingInfo, Report, RuleNotRun
+from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.choice import NOTHING, Choice
 from hloinspect.rules.compile_errors import explained
 from hloinspect.rules.registry import RULES
 
 WRONG = Path(__file__).parent / "data" / "cases" / "pipelined_wrong_offsets_jax0.10.1.hlo.pb.xz"
+LARGER = fixture("gb200_offload_scan")
 FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
 STALL = ("--target", "gb200", "--budget", "stall=90%")
 RENDERERS = (check_text, check_json, junit, sarif, github, markdown)
@@ -103,6 +106,38 @@ def test_wrong_gradients_are_never_recorded_as_a_baseline(tmp_path: Path) -> Non
 
 
 # ---- what was left out is said
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A GB200 with 16 MiB of memory."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        'base = "gb200"\ntitle = "tiny"\n[hbm_bytes]\nvalue = 16777216\nsource = "made for a test"\n',
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.mark.parametrize("style", FORMATS)
+def test_a_step_that_does_not_fit_fails_a_limit_on_time_and_is_named_in_every_format(style: str, tiny: Path) -> None:
+    result = check(LARGER, "--target", tiny, "--budget", "stall=90%", "--format", style)
+    assert result.exit_code == 1
+    assert "HLO209" in result.stdout
+    assert "does not fit" in result.stdout
+
+
+def test_a_step_that_does_not_fit_is_named_before_wrong_values_and_before_every_figure(tiny: Path) -> None:
+    lines = check(WRONG, "--target", tiny, "--budget", "stall=90%").stdout.splitlines()
+    assert [line.split("  ")[2].split()[0] for line in lines[:2]] == ["HLO209", "HLO301"]
+    shown = CliRunner().invoke(main, ["inspect", str(WRONG), "--target", str(tiny)]).stdout
+    places = [shown.index(text) for text in ("HLO209: the step does not fit", "HLO301: XLA copies", "predicted step")]
+    assert places == sorted(places)
+
+
+def test_a_step_that_fits_says_nothing_before_its_figures() -> None:
+    shown = CliRunner().invoke(main, ["inspect", str(SMALL), "--target", "gb200"]).stdout
+    assert "HLO" not in shown[: shown.index("predicted step")]
 
 
 @pytest.mark.parametrize("style", FORMATS)

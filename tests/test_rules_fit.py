@@ -130,7 +130,10 @@ def test_a_step_that_cannot_run_comes_before_one_whose_gradients_are_wrong() -> 
 def test_it_is_the_first_finding_of_text_page_and_annotations() -> None:
     report = with_device(2.0, WRONG)
     lines = click.unstyle(to_text(report)).splitlines()
-    assert next(line for line in lines if line.startswith("HLO")).startswith("HLO209 error     device-memory-exceeded")
+    first, second, third, *_ = (line for line in lines if line.startswith("HLO"))
+    assert first.startswith("HLO209: the step does not fit")
+    assert second.startswith("HLO301: XLA copies other bytes")
+    assert third.startswith("HLO209 error     device-memory-exceeded")
     assert any(re.match(r" memory    device about [\d.]+ MiB of [\d.]+ MiB", line) for line in lines)
     inspection = dataclasses.replace(inspect(str(WRONG), target="gb200"), report=report)
     assert re.findall(r">(HLO\d{3})</a>", html_page(inspection))[:2] == ["HLO209", "HLO301"]

@@ -147,7 +147,8 @@ def _wanted(
 ) -> tuple[Choice, bool | Literal["unassigned"] | None]:
     """The rules to run, and whether to follow memory: neither is cheap, and a limit on time needs only those rules that
     fail every check. Whether a step fits is known for nothing where XLA's own figure came with it."""
-    from hloinspect.gate.blocking import OVER_REPORT, TOO_LARGE
+    from hloinspect.gate.blocking import OVER_REPORT
+    from hloinspect.rules.blocking import TOO_LARGE
 
     asked = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
     if baseline is not None or "findings" in asked or any(style in SHOW_FINDINGS for style, _ in writers):

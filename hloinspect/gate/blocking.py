@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hloinspect.gate.snapshot import MEASURED, kind_of
-from hloinspect.report.schema import FindingInfo, Report
-
-TOO_LARGE, WRONG_VALUES, REFUSED = "HLO209", "HLO301", "HLO308"
-
-BLOCKING: Mapping[str, str] = {
-    TOO_LARGE: "does not fit into device memory",
-    WRONG_VALUES: "wrong values",
-    REFUSED: "the compiler refuses the step",
-}
-"""Codes of rules whose errors fail a check whatever its budgets are, and what they mean."""
+from hloinspect.report.schema import Report
+from hloinspect.rules.blocking import BLOCKING, REFUSED, TOO_LARGE
+from hloinspect.rules.rule import ERROR
 
 OVER_REPORT = frozenset(BLOCKING) - {REFUSED}
 """Those of them that look at a report. A step that the compiler refuses has none, and is never judged."""
-
-_ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +21,13 @@ class Note:
     text: str
 
 
-def blocking_findings(report: Report) -> tuple[FindingInfo, ...]:
-    """Return the findings that fail a check whatever its budgets are."""
-    return tuple(f for f in report.findings if f.code in BLOCKING and f.severity == _ERROR)
-
-
 def blocking_notes(report: Report) -> tuple[Note, ...]:
     """Return what has to be said of the blocking rules beside their errors: a pass says nothing of what nobody looked
     for."""
     notes = [
         Note(finding.code, f"{_named(finding.code)} was found as {_article(finding.severity)}: {finding.message}")
         for finding in report.findings
-        if finding.code in BLOCKING and finding.severity != _ERROR
+        if finding.code in BLOCKING and finding.severity != ERROR
     ]
     for left_out in report.rules_left_out:
         codes = sorted(OVER_REPORT) if left_out.code == "ALL" else [left_out.code]

@@ -103,6 +103,17 @@ def counted(metric: str) -> tuple[str, str]:
     return code, "" if code else metric.partition(".")[2]
 
 
+def family_of(budget: Budget) -> str:
+    """Return what a budget's metric begins with: ``stall`` of ``stall.h2d``."""
+    return budget.metric.partition(".")[0]
+
+
+def counts(metric: str, code: str, severity: str) -> bool:
+    """Return whether a metric of findings counts one of this rule and severity."""
+    rule, wanted = counted(metric)
+    return code.startswith(rule) and wanted in ("", severity)
+
+
 def parse_budget(text: str, where: str = "--budget") -> Budget:
     """The budget that ``text`` spells. Raises UsageError, which begins with ``where`` it stands, with what was
     expected."""

@@ -9,13 +9,14 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from hloinspect.errors import UsageError
-from hloinspect.gate.blocking import Note, blocking_findings, blocking_notes
+from hloinspect.gate.blocking import Note, blocking_notes
 from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
 from hloinspect.inputs import DUMP, is_trace
 from hloinspect.report.schema import FindingInfo, Report
+from hloinspect.rules.blocking import blocking_findings
 from hloinspect.verdict import UNKNOWN
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted
+from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
 from hloinspect.report.schema import Report, RuleNotRun
 from hloinspect.verdict import UNKNOWN
@@ -159,8 +159,7 @@ def amount_of(snapshot: Snapshot, metric: str) -> float | None:
     if family == "bytes":
         return float(snapshot.bytes_per_step[part] if part else sum(snapshot.bytes_per_step.values()))
     if family == FINDINGS:
-        code, severity = counted(metric)
-        chosen = [f for f in snapshot.findings if f.code.startswith(code) and severity in ("", f.severity)]
+        chosen = [f for f in snapshot.findings if counts(metric, f.code, f.severity)]
         return float(sum(finding.count for finding in chosen))
     if part in ("d2h", "h2d"):
         return float(sum(group.count for group in snapshot.transfers if group.direction == part))

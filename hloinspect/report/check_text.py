@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.blocking import BLOCKING
+from hloinspect.gate.budget import FINDINGS, Budget, counts, family_of
 from hloinspect.gate.gate import PASSED, Checked, NewFinding, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
 from hloinspect.report.explain import amount_text, explanation, joined, look_closer
 from hloinspect.report.schema import FindingInfo, Report
+from hloinspect.rules.blocking import BLOCKING
 from hloinspect.units import time_text
 
 LABELS = {"within": "ok", "over": "FAILED", "unknown": "UNKNOWN", "missing": "MISSING"}
@@ -91,8 +92,9 @@ def details(checked: Checked) -> list[str]:
     that cost the most, and the commands to look closer."""
     report = checked.report
     lines = explanation(checked.difference) if checked.difference else []
-    lines += _new_findings(checked)
-    if any(result.status == OVER for result in checked.results):
+    over = [result.budget for result in checked.results if result.status == OVER]
+    lines += _new_findings(checked) or _counted_findings(report, over)
+    if any(family_of(budget) != FINDINGS for budget in over):
         lines += culprits(report)
     elif report.unknown:
         lines += [f"{clean(unknown.reason)}; try: {clean(unknown.remedy)}" for unknown in report.unknown[:2]]
@@ -113,6 +115,14 @@ def _new_findings(checked: Checked) -> list[str]:
     new = {change.after.code for change in checked.difference.findings if change.kind == CAME and change.after}
     found = [f for f in checked.report.findings if f.code in new and f.severity != "info"][:MAX_CULPRITS]
     return [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in found]
+
+
+def _counted_findings(report: Report, budgets: Sequence[Budget]) -> list[str]:
+    """What the findings say that these budgets count, and what to do."""
+    counting = [budget for budget in budgets if family_of(budget) == FINDINGS]
+    found = [f for f in report.findings if any(counts(budget.metric, f.code, f.severity) for budget in counting)]
+    more = [f"and {len(found) - MAX_CULPRITS} more"] if len(found) > MAX_CULPRITS else []
+    return [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in found[:MAX_CULPRITS]] + more
 
 
 def culprits(report: Report) -> list[str]:

@@ -13,6 +13,7 @@ from hloinspect.errors import printable as clean
 from hloinspect.report.audit_text import audit_line, audit_text
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.report.table import cut, fitted, lines_of
+from hloinspect.rules.blocking import blocking_findings
 from hloinspect.units import bytes_text, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
@@ -25,7 +26,14 @@ MAX_ROWS = 40
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (report/minimap.py)."""
     told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
-    lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
+    lines = [
+        *_head(report, width),
+        *blocking_lines(report, width),
+        "",
+        *_step(report, width),
+        *([""] if picture else []),
+        *picture,
+    ]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     lines += [
@@ -56,6 +64,15 @@ def _head(report: Report, width: int) -> list[str]:
     parts.append(f"{module.instructions:,} instructions")
     given = _production(program)
     return [*flow(parts, "   ", width), *(_wrapped(f"production run: {given}", width, 0, 3) if given else [])]
+
+
+def blocking_lines(report: Report, width: int) -> list[str]:
+    """What comes before every figure: that the step cannot run, or that its values are wrong."""
+    lines: list[str] = []
+    for finding in blocking_findings(report):
+        text = f"{finding.code}: {clean(finding.message)}"
+        lines += [click.style(line, fg="red", bold=True) for line in _wrapped(text, width, 0, 3)]
+    return lines
 
 
 def _production(program: ProgramInfo) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hloinspect.report.schema import FindingInfo, Report, RuleLeftOut, RuleNotRun, SourceInfo
+from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.registry import RULES
@@ -85,12 +86,9 @@ def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
     )
 
 
-DOES_NOT_FIT = "HLO209"
-
-
 def _rank(finding: FindingInfo) -> tuple[int, int, float, str]:
     """By severity; a step that cannot run in front of wrong results, and those in front of slow ones; then by cost."""
-    urgency = 0 if finding.code == DOES_NOT_FIT else 1 if finding.code.startswith("HLO3") else 2
+    urgency = 0 if finding.code == TOO_LARGE else 1 if finding.code.startswith("HLO3") else 2
     return (SEVERITIES.index(finding.severity), urgency, -(finding.cost_ms or 0.0), finding.code)
 
 
