@@ -56,7 +56,7 @@ class WrappingJit:
     ids=["lowered", "traced", "tuple of shapes", "tuple of arrays", "wrapper", "slotted wrapper", "tuple of a wrapper"],
 )
 def test_a_step_may_return_any_of_these(value: Callable[[], Any]) -> None:
-    lowered = steps.call_step("f.py:step", value)
+    lowered, _ = steps.call_step("f.py:step", value)
     assert isinstance(lowered, jax.stages.Lowered)
     assert "dot_general" in lowered.as_text()
 
@@ -73,7 +73,7 @@ def test_anything_else_is_refused_by_name(value: object) -> None:
 def test_an_nnx_step_is_lowered() -> None:
     nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
     model = nnx.eval_shape(lambda: nnx.Linear(4, 4, rngs=nnx.Rngs(0)))
-    lowered = steps.call_step("f.py:step", lambda: nnx.jit(lambda m, x: m(x)).lower(model, SHAPE))
+    lowered, _ = steps.call_step("f.py:step", lambda: nnx.jit(lambda m, x: m(x)).lower(model, SHAPE))
     assert "dot_general" in lowered.as_text()
 
 

@@ -76,10 +76,10 @@ def test_a_cast_of_sharded_parameters_keeps_their_sharding(every_step: dict[str,
     assert cast == jitted == direct == [48, 0]
 
 
+@needs_optax
 @pytest.mark.parametrize("function", ["python_float", "array", "accumulation"])
-def test_a_scan_whose_carry_begins_as_a_python_number_lowers(function: str, tmp_path: Path) -> None:
-    result = _step(f"{CASES / 'microbatch_loss.py'}:{function}", tmp_path)
-    assert result.manifest.module_name.startswith("jit_")
+def test_a_scan_whose_carry_begins_as_a_python_number_lowers(every_step: dict[str, Any], function: str) -> None:
+    assert every_step[f"microbatch_loss.{function}"] == "lowered"
 
 
 UNKNOWN = """
@@ -99,6 +99,23 @@ def test_a_sharding_that_nobody_knows_is_said(tmp_path: Path) -> None:
     notes = _step(f"{tmp_path / 'step.py'}:step", tmp_path).manifest.notes
     assert any("2 arguments of <lambda> have no known sharding" in note for note in notes), notes
     assert any("XLA does not compile it" in note and "nobody_has_this" in note for note in notes), notes
+
+
+COMPILED = """
+import jax, jax.numpy as jnp
+
+def step():
+    shape = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    return jax.jit(lambda x: x @ x).lower(shape).compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+"""
+
+
+def test_a_compiled_program_that_a_step_returns_keeps_its_options(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(COMPILED)
+    result = _step(f"{tmp_path / 'step.py'}:step", tmp_path)
+    assert "cublas" in result.module_text.read_text()
+    assert result.manifest.compiler_options == {"xla_gpu_enable_triton_gemm": False}
+    assert any("xla_gpu_enable_triton_gemm=False" in note for note in result.manifest.notes)
 
 
 CLASSES = """

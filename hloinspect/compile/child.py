@@ -20,11 +20,10 @@ import resource
 import sys
 import tempfile
 import threading
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,47 +34,14 @@ from hloinspect.compile import (
     configuration,
     flags,
     libraries,
+    lowering,
     own_options,
-    policies,
     result,
-    step_flags,
     toolkit,
     tuned,
 )
-from hloinspect.compile.message import ChildError, first_line, one_line
-from hloinspect.compile.policies import MadePolicy
-
-
-@dataclass
-class Job:
-    """The request, and what has been learnt so far."""
-
-    request: dict[str, Any]
-    say: Callable[[str], None]
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    jaxprs: dict[int, Any] = field(default_factory=dict)  # id of what a Lowered (pmap has its own) wraps -> jaxpr
-    offload_names: list[dict[str, Any]] = field(default_factory=list)
-    policy_names: dict[str, Any] = field(default_factory=dict)  # those that some policy offloads, and its line
-    asked: dict[str, Any] = field(default_factory=dict)  # what the jaxpr asks of host memory
-    settings: dict[str, Any] = field(default_factory=dict)  # what the configuration of a library says
-    policies: list[dict[str, list[str]]] = field(default_factory=list)  # names of those that the step has made
-    made: list[MadePolicy] = field(default_factory=list)  # the same, and whether they are in use
-    tell: Callable[..., None] = lambda **message: None  # answers of a plan (compile/many.py)
-    compile_notes: list[str] = field(default_factory=list)  # those of notes that came while compiling
-    cuda: Path | None = None  # where NVIDIA's assembler is, for a GPU
-    before: configuration.Before | None = None  # what was set before the step's code ran
-    configuration: result.Configuration | None = None
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - start, 3)
+from hloinspect.compile.job import Job
+from hloinspect.compile.message import ChildError, one_line
 
 
 def main() -> int:
@@ -99,6 +65,8 @@ def main() -> int:
 
 def _error_text(job: Job, error: BaseException) -> str:
     """Return the error as one line, with what of the installed libraries may be its cause."""
+    if isinstance(error, ChildError):  # it says its cause itself
+        return one_line(error)
     return "; ".join([one_line(error), *(note for note in job.notes if result.NOTE_OTHER_RELEASE in note)])
 
 
@@ -129,12 +97,12 @@ def compile_job(job: Job) -> None:
         job.cuda = _cuda(job)
         devices = _target_devices(job)
     job.before = configuration.Before(environ, dict(os.environ), dict(jax.config.values))
-    _keep_jaxprs(job)
-    _keep_policy_names(job)
+    lowering.keep_jaxprs(job)
+    lowering.keep_policy_names(job)
     job.say(f"tracing and lowering {job.request['step'][:60]}")
     with job.timed("trace_and_lower"):
-        lowered = _lowered_step(job, devices)
-    _note_what_differs(job, lowered)
+        lowered = lowering.lowered_step(job, devices)
+    lowering.note_what_differs(job, lowered)
     stablehlo = lowered.as_text(debug_info=True)
     if "variants" in job.request:
         _compile_variants(job, jax, lowered, stablehlo)
@@ -185,7 +153,7 @@ def _compile_lowered(job: Job, jax: Any, lowered: Any, stablehlo: str) -> None:
     tuned.find_profile_use(given, compiled.as_text() if given and given["pgle"] else "")
     job.notes += tuned.notes_of(given)
     job.compile_notes = job.notes[before:]
-    _find_offload_names(job, lowered)
+    lowering.find_offload_names(job, lowered)
     _write_result(job, jax.__version__, stablehlo, compiled, out)
     if key:
         cache.store(Path(job.request["cache"]), key, out)
@@ -200,7 +168,7 @@ def _with_users_lines(job: Job, lowered: Any, stablehlo: str) -> Iterator[None]:
         from hloinspect.compile import where
 
         with suppress(Exception):  # the compiler's error is the one to tell of
-            _find_offload_names(job, lowered)
+            lowering.find_offload_names(job, lowered)
             error.users_lines = where.lines_of(str(error), stablehlo, job.asked)  # type: ignore[attr-defined]
         raise
 
@@ -211,10 +179,12 @@ def _learn_configuration(job: Job, jax_version: str, lowered: Any, stablehlo: st
     request, options = job.request, _options(job, "the dump", {})
     decided = configuration.decided(request, job.before, lowered, options, stablehlo, job.cuda)
     job.configuration = decided.configuration
-    if not request.get("cache") or "xla_dump_to" in request["compiler_options"]:  # the cache would give no dump
-        return ""
+    keeps = request.get("cache") and "xla_dump_to" not in request["compiler_options"]  # the cache would give no dump
     if decided.of_key is None:
-        job.note(decided.why_not_kept)
+        if keeps or decided.why_not_kept == configuration.NOTE_UNKNOWN:
+            job.note(decided.why_not_kept)
+        return ""
+    if not keeps:
         return ""
     return cache.key_of(stablehlo, request, _versions(job, jax_version), decided.of_key)
 
@@ -231,7 +201,7 @@ def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> 
         return False
     job.say("found in the cache")
     job.notes += [note for note in found.manifest.compile_notes if note not in job.notes]
-    _find_offload_names(job, lowered)
+    lowering.find_offload_names(job, lowered)
     _note_lost_offload(job, stablehlo, (out / result.MODULE_TEXT).read_text(encoding="utf-8"))
     use = found.manifest.production
     _note_no_autotuning(job, use.autotune_results is not None and use.autotune_results.missing == 0)
@@ -289,111 +259,6 @@ def _target_devices(job: Job) -> list[Any]:
         kernels.lower_for(devices[0], job.note)
         entry_layouts.keep_memory_kinds()
     return devices
-
-
-# --- the step -------------------------------------------------------------------------------------
-
-
-def _keep_jaxprs(job: Job) -> None:
-    """A Lowered does not hold its jaxpr, and the checkpoint names are only there: note it when it is made."""
-    import jax.stages
-
-    lower = jax.stages.Traced.lower
-
-    def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
-        lowered = lower(self, *args, **kwargs)
-        job.jaxprs[id(lowered._lowering)] = (self.jaxpr, lowered)  # which keeps the id from being used again
-        return lowered
-
-    jax.stages.Traced.lower = lower_and_keep  # type: ignore[method-assign]
-
-
-def _keep_policy_names(job: Job) -> None:
-    """A policy is a closure, and a name in it that nothing bears is nowhere else: note what policies are made of."""
-    import jax
-
-    from hloinspect.compile import audit
-
-    make = jax.checkpoint_policies.save_and_offload_only_these_names
-
-    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
-        kwargs = policies.changed(kwargs, job.request)
-        job.policies.append(policies.described(kwargs))
-        for name in kwargs.get("names_which_can_be_offloaded", ()):
-            job.policy_names.setdefault(str(name), audit.call_site())
-        job.made.append(MadePolicy(frozenset(job.policies[-1]["offloaded"])))
-        return job.made[-1].noting(make(*args, **kwargs))
-
-    jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
-
-
-def _lowered_step(job: Job, devices: list[Any]) -> Any:
-    if "maxtext" in job.request:
-        return _lowered_maxtext(job, devices)
-    from hloinspect.compile import steps
-
-    steps.remember_lowered()
-    step, arguments = job.request["step"], dict(job.request.get("arguments", {}))
-    policy: dict[str, Any] | None = job.request.get("policy")
-    try:
-        function = steps.load_step(step, arguments)
-        takes_policy = steps.takes(function, "policy")
-        if policy is not None and takes_policy:
-            arguments["policy"] = policies.policy_of(policy)
-        lowered = steps.call_step(step, function, arguments)
-    except steps.StepError as error:
-        raise ChildError(str(error)) from None
-    if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
-        raise ChildError(f"{step} {policies.NOT_TAKEN}")
-    if policy is not None and takes_policy:
-        job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
-    return lowered
-
-
-def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
-    from hloinspect.compile import maxtext
-
-    try:
-        step = maxtext.train_step(job.request["maxtext"], devices)
-    except maxtext.MaxTextError as error:
-        raise ChildError(str(error)) from error
-    if not job.policies and (job.request.get("fates") or job.request.get("policy") is not None):
-        raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
-    job.settings = step.settings
-    job.notes += step.notes
-    job.request["compiler_options"] = {**step.options, **job.request["compiler_options"]}  # the user's flags win
-    return step.lowered
-
-
-def _note_what_differs(job: Job, lowered: Any) -> None:
-    from hloinspect.compile import kernels
-
-    if job.request["platform"] == "tpu" and job.before and (late := configuration.set_too_late(job.before)):
-        job.note(late)
-    options, note = step_flags.take_over(job.request["platform"])
-    if note:
-        job.request["compiler_options"] = {**options, **job.request["compiler_options"]}
-        job.note(note)
-    if job.request["platform"] == "gpu" and kernels.has_callbacks(lowered):
-        job.note(kernels.NOTE_CALLBACKS)
-
-
-def _find_offload_names(job: Job, lowered: Any) -> None:
-    from hloinspect.compile import audit, names
-
-    try:
-        jaxpr, _ = job.jaxprs[id(lowered._lowering)]
-        job.offload_names = names.offload_names(jaxpr)
-        job.asked = audit.asked_of(jaxpr, lowered, job.policy_names)
-    except Exception as error:  # names are a help, not the result
-        job.notes.append(
-            f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
-        )
-        return
-    offloaded = {entry["name"] for entry in job.offload_names}
-    job.asked["dead_policies"] = policies.names_of_dead(job.made, offloaded)
-    if unmatched := job.policy_names.keys() - offloaded:
-        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(sorted(unmatched))}")
 
 
 # --- compiling and writing ------------------------------------------------------------------------

@@ -121,7 +121,8 @@ def _why_not_kept(handed: HandedOver, before: Before, stablehlo: str, own: froze
         return "the step has custom_partitioning, a function that XLA calls while it compiles"
     for name, value in handed.given.items():
         path = None if name in own or name == toolkit.OPTION else _path(value)
-        if path is not None and (path.is_dir() or name.endswith("_to")):
+        folder = path is not None and ("/" in str(value) or name.endswith("_dir")) and path.is_dir()
+        if folder or (path is not None and name.endswith("_to")):
             return f"what {name}={value} names is read or written by the compilation"
     arguments = before.environ.get(environment.LIBTPU_ARGUMENTS, "")
     if "xla_dump_to" in arguments or any(path.is_dir() for path in environment.paths_in(arguments)):

@@ -2,9 +2,9 @@
 
 JAX can compile for devices that are not there, but a program must ask for that: build its mesh from a topology, never
 run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces of
-JAX that such programs reach are replaced here: the target's devices are reported, eager work runs on the CPU, and
-whatever would land on the target becomes a ``TargetArray``. Held to jax 0.9 .. 0.12. Private names of JAX are reached
-through ``_private`` so that each is easy to find.
+JAX that such programs reach are replaced here: the target's devices are reported, what has nothing to do with them runs
+on the CPU, and whatever would land on the target becomes a ``TargetArray`` (compile/eager.py says where and how). Held
+to jax 0.9 .. 0.12. Private names of JAX are reached through compile/private.py.
 """
 
 from __future__ import annotations

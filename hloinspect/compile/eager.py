@@ -101,14 +101,15 @@ def _answer_jitted_calls(compiling: Compiling) -> None:
 
 
 def _without_executable(results: Sequence[Any]) -> Any:
-    """What JAX's call returns: results, executable, profiler, constants. No executable: no fast path in C++."""
+    """Return what JAX's call returns: results, executable, profiler, constants. Without an executable C++ has no fast
+    path."""
     return list(results), None, None, []
 
 
 def _results(
     call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any], compiling: Compiling
 ) -> Sequence[Any]:
-    """The results of a call of a program that is for the target."""
+    """Return the results of a call of a program that is for the target."""
     places = params["out_shardings"] if _all_placed(params["out_shardings"]) else None
     if places is None and any(_is_unknown(arg) for arg in args):
         return [_array(aval, None) for aval in jaxpr.out_avals]
@@ -123,7 +124,7 @@ def _results(
 
 
 def _without_struct(arg: Any) -> Any:
-    """A jitted function may be called with a shape: it is taken for an array on that sharding."""
+    """Return an array for a shape, which a jitted function may be called with: it is taken to be on that sharding."""
     if not isinstance(arg, jax.ShapeDtypeStruct):
         return arg
     return TargetArray(arg.shape, arg.dtype, sharding=arg.sharding, weak_type=arg.weak_type)
@@ -138,8 +139,8 @@ def _all_placed(shardings: Sequence[Any]) -> bool:
 
 
 def _is_for_target(args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any]) -> bool:
-    """Whether JAX would run a call on the target: because of an argument, a sharding outside or inside of it, the mesh
-    or default device that is set, or a memory space (the CPU's are not the target's)."""
+    """Return whether JAX would run a call on the target: because of an argument, a sharding outside or inside of it,
+    the mesh or default device that is set, or a memory space (the CPU's are not the target's)."""
     if any(isinstance(arg, TargetArray) for arg in args):
         return True
     places = [*params["in_shardings"], *params["out_shardings"], *_inner_shardings(jaxpr)]
@@ -154,7 +155,7 @@ def _inner_shardings(jaxpr: Any) -> list[Any]:
 
 
 def _open(jaxpr: Any) -> Any:
-    """The jaxpr inside of a closed one: versions of JAX differ in which they hand around."""
+    """Return the jaxpr inside of a closed one: versions of JAX differ in which they hand around."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
@@ -164,7 +165,7 @@ def _has_ambient_target(params: Mapping[str, Any]) -> bool:
 
 
 def _first_device(mesh: Any) -> list[Any]:
-    """One device of a mesh, none where it is empty or abstract."""
+    """Return one device of a mesh, none where it is empty or abstract."""
     try:
         return list(mesh.devices.flat[:1])
     except (AttributeError, ValueError, RuntimeError):
@@ -173,7 +174,7 @@ def _first_device(mesh: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _default_device(device: Any) -> Iterator[None]:
-    """JAX's default device, unless the program has set one of the target's itself."""
+    """Set JAX's default device, unless the program has set one of the target's itself."""
     if on_target(private("config", "default_device").value):
         yield
     else:
@@ -184,8 +185,8 @@ def _default_device(device: Any) -> Iterator[None]:
 def _compiled_results(
     call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any], compiling: Compiling
 ) -> Sequence[Any]:
-    """The results of a call that JAX compiles for the target. Where XLA refuses the program their shardings are not
-    known, which is noted."""
+    """Return the results of a call that JAX compiles for the target. Where XLA refuses the program, their shardings are
+    not known, which is noted."""
     options = {**_QUICK, **compiling.options}
     given = params["compiler_options_kvs"]
     while True:
@@ -208,8 +209,8 @@ def _compiled_results(
 
 
 def _values(call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any]) -> KnownValue | None:
-    """What makes the results of a call on the CPU, as a sequence. None where not all arguments have values, where the
-    program names devices or memories inside, or where it or its past is not small."""
+    """Return what makes the results of a call on the CPU, as a sequence. None where not all arguments have values,
+    where the program names devices or memories inside, or where it or its past is not small."""
     known = [arg.known_value if isinstance(arg, TargetArray) else arg for arg in args]
     if any(value is None for value in known) or not all(map(_is_plain, (*jaxpr.in_avals, *jaxpr.out_avals))):
         return None
@@ -237,7 +238,7 @@ def _is_plain(aval: Any) -> bool:
 
 
 def _bytes_within(jaxpr: Any) -> int:
-    """Bytes of all values that a program makes, each once, however often a loop makes it."""
+    """Return the bytes of all values that a program makes, each once, however often a loop makes it."""
     own = sum(_bytes_of(variable.aval for variable in equation.outvars) for equation in jaxpr.eqns)
     return own + sum(_bytes_within(_open(inner)) for inner in module("core").subjaxprs(jaxpr))
 

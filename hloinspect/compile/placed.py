@@ -51,8 +51,8 @@ def places_of_results(
 
 
 def _replicated(places: set[Any], mesh: Any) -> Any:
-    """The sharding that is replicated over the devices of these ones, or of the mesh that is set; None where those do
-    not agree."""
+    """Return the sharding that is replicated over the devices of these ones, or of the mesh that is set. None where
+    those do not agree."""
     meshes = {getattr(place, "mesh", None) for place in places} or {mesh}
     if meshes == {None}:
         return next(iter(places)) if len(places) == 1 else None
@@ -61,7 +61,7 @@ def _replicated(places: set[Any], mesh: Any) -> Any:
 
 
 def _at(sharding: Any, jaxpr: Any) -> list[Any] | None:
-    """The same place for all results, in the memory that JAX gives each (pxla.lower_sharding_computation)."""
+    """Return the same place for all results, in the memory that JAX gives each (pxla.lower_sharding_computation)."""
     if not isinstance(sharding, (jax.sharding.NamedSharding, jax.sharding.SingleDeviceSharding)):
         return None
     if isinstance(sharding, jax.sharding.NamedSharding) and _is_explicit(sharding.mesh):
@@ -71,14 +71,14 @@ def _at(sharding: Any, jaxpr: Any) -> list[Any] | None:
 
 
 def _is_explicit(mesh: Any) -> bool:
-    """Whether a mesh is empty or abstract, or has axes that JAX' types speak of."""
+    """Return whether a mesh is empty or abstract, or has axes that JAX's types name."""
     if mesh.empty or not isinstance(mesh, jax.sharding.Mesh):
         return True
     return any(kind is not jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
 def _is_elementwise(jaxpr: Any, shapes: set[Any]) -> bool:
-    """Whether a program only works element by element on arrays of one shape, and on scalars."""
+    """Return whether a program only works element by element on arrays of one shape, and on scalars."""
     allowed = {*shapes, ()}
     return (
         len(shapes - {()}) == 1
@@ -98,7 +98,7 @@ def _only_changes_memory(equation: Any) -> bool:
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
-    """All equations of a program but its calls, which stand for what they call."""
+    """Yield all equations of a program but its calls, which stand for what they call."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if equation.primitive.name not in _CALLS:
             yield equation

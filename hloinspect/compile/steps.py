@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -67,32 +68,47 @@ def _taken(function: Callable[..., Any]) -> str:
 
 def call_step(
     step: str, function: Callable[..., Any], arguments: Mapping[str, Any] | None = None
-) -> jax.stages.Lowered:
+) -> tuple[jax.stages.Lowered, dict[str, Any]]:
     """Call the step, with keyword arguments if it is to have any, and lower what it returns, if it is not lowered yet.
-    Raises StepError where that cannot be done."""
+
+    Returns the ``Lowered``, and the compiler options of a ``Compiled`` that the step returned instead. Raises StepError
+    where that cannot be done.
+    """
     value = function(**(arguments or {}))
+    if (known := _compiled_from.get(id(value))) is not None:
+        return known.lowered, known.options
     for unwrap in (_as_lowered, _from_tuple, _from_wrapper):
         lowered = unwrap(value)
         if lowered is not None:
-            return lowered
+            return lowered, {}
     returned = _describe_returned(value)
     raise StepError(f"{step} returned {returned}: a step returns jax.jit(...).lower(...), or (jitted, arguments...)")
 
 
 def remember_lowered() -> None:
-    """From here on a ``Compiled`` that a step returns is known by the ``Lowered`` that it was compiled from."""
+    """Remember from here on what each ``Compiled`` is compiled from: a step may return one."""
     compile_it = jax.stages.Lowered.compile
 
     @functools.wraps(compile_it)
     def compile_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
         compiled = compile_it(self, *args, **kwargs)
-        _lowered_of[id(compiled)] = (compiled, self)  # which keeps the id from being used again
+        options = dict(args[0] if args else kwargs.get("compiler_options") or {})
+        _compiled_from[id(compiled)] = _CompiledFrom(compiled, self, options)
         return compiled
 
     jax.stages.Lowered.compile = compile_and_keep  # type: ignore[method-assign]
 
 
-_lowered_of: dict[int, tuple[Any, jax.stages.Lowered]] = {}
+@dataclass(frozen=True, slots=True)
+class _CompiledFrom:
+    """``compiled`` is kept so that its id is not used again."""
+
+    compiled: Any
+    lowered: jax.stages.Lowered
+    options: dict[str, Any]
+
+
+_compiled_from: dict[int, _CompiledFrom] = {}
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -149,8 +165,6 @@ def _required_parameters(function: Callable[..., Any]) -> list[str]:
 def _as_lowered(value: Any) -> jax.stages.Lowered | None:
     if isinstance(value, jax.stages.Lowered):
         return value
-    if id(value) in _lowered_of:
-        return _lowered_of[id(value)][1]
     return value.lower() if isinstance(value, jax.stages.Traced) else None
 
 

@@ -2,8 +2,8 @@
 
 A program that builds its step puts parameters on devices, adds them up, prints their sizes, hands them to a library
 that asks whether they are arrays. ``TargetArray`` is a ``jax.Array`` to all of them. An operation on it gives another
-one (``compile/devices.py`` answers for jitted calls, and JAX makes one of each eager operation); asking for a value is
-an error that says why.
+one (``compile/eager.py`` answers for jitted calls, and JAX makes one of each eager operation). Asking for a value that
+nobody knows is an error that says why.
 """
 
 from __future__ import annotations

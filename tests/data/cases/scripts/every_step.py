@@ -8,14 +8,14 @@ import jax
 
 from hloinspect.compile import steps
 
-sys.path.insert(0, os.path.dirname(__file__))
-SCRIPTS = ("init_patterns", "keys_under_mesh", "space_host", "sharding_lost_step")
+sys.path[:0] = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
+SCRIPTS = ("init_patterns", "keys_under_mesh", "space_host", "sharding_lost_step", "microbatch_loss")
 COMPILED = ("space_host", "sharding_lost_step")
 
 
 def outcome(name, function, compiled):
     try:
-        lowered = steps.call_step(name, function)
+        lowered, _ = steps.call_step(name, function)
         if not compiled:
             return "lowered"
         memory = lowered.compile().memory_analysis()
