@@ -58,10 +58,14 @@ def every_step(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @needs_optax
 def test_initializers_libraries_and_keys_under_a_mesh_run(every_step: dict[str, Any]) -> None:
-    ran = {name: outcome for name, outcome in every_step.items() if name.startswith(("init_patterns", "keys_under"))}
+    ran = {
+        name: outcome
+        for name, outcome in every_step.items()
+        if name.startswith(("init_patterns", "keys_under", "more_patterns"))
+    }
     not_jitted = ran.pop("init_patterns.plain_function")
     assert "begins with <lambda>, a function that is not jitted (wrap it in jax.jit)" in not_jitted
-    assert len(ran) > 20
+    assert len(ran) > 30
     assert set(ran.values()) == {"lowered"}, ran
 
 

@@ -9,6 +9,7 @@ to jax 0.9 .. 0.12. Private names of JAX are reached through compile/private.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,6 +60,8 @@ def _report_devices(target_devices: list[Any], platform: str) -> None:
     xla_bridge = module("xla_bridge")
     client = target_devices[0].client
     backends = xla_bridge.backends()  # starts the CPU backend; a program may go on to ask for jax.devices("cpu")
+    with contextlib.suppress(TypeError, AttributeError):  # jax.export asks it of every client
+        type(client).serialize_with_sdy = True
     backends[platform] = client  # jax.devices("gpu") and jax.devices("tpu") look here
     private("xla_bridge", "_default_backend")  # so that setting it means something
     xla_bridge._default_backend = client
@@ -120,7 +123,7 @@ def _make_device_put_abstract() -> None:
     @functools.wraps(put)
     def put_or_shape(x: Any, aval: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
         if on_target(device):
-            return _shape_on(aval, device)
+            return _shape_on(aval, device, x)
         if not isinstance(x, TargetArray):
             return put(x, aval, device, *args, **kwargs)
         if device is None:  # device_put's "leave it where it is"
@@ -131,12 +134,28 @@ def _make_device_put_abstract() -> None:
             )
         return put(x.known_value.get(), aval, device, *args, **kwargs)
 
+    source = private("api", "_infer_src_sharding")
+
+    @functools.wraps(source)
+    def source_of(src: Any, x: Any, x_aval: Any) -> Any:
+        concrete = private("core", "to_concrete_value")(x)
+        return concrete.sharding if src is None and isinstance(concrete, TargetArray) else source(src, x, x_aval)
+
     replace_everywhere(put, put_or_shape)
+    replace_everywhere(source, source_of)
 
 
-def _shape_on(aval: Any, place: Any) -> TargetArray:
+def _shape_on(aval: Any, place: Any, x: Any) -> TargetArray:
     sharding = place if isinstance(place, jax.sharding.Sharding) else jax.sharding.SingleDeviceSharding(place)
-    return TargetArray(aval.shape, aval.dtype, sharding=sharding, weak_type=aval.weak_type)
+    value = x.known_value if isinstance(x, TargetArray) else None
+    return TargetArray(
+        aval.shape,
+        aval.dtype,
+        sharding=sharding,
+        weak_type=aval.weak_type,
+        value=value,
+        memory_space=aval.memory_space if sharding is place else None,  # a device says none
+    )
 
 
 def _make_assembled_arrays_abstract() -> None:
@@ -149,7 +168,7 @@ def _make_assembled_arrays_abstract() -> None:
             return from_callback(shape, sharding, data_callback, dtype, **kwargs)
         if dtype is None:
             dtype = np.asarray(data_callback(tuple(slice(0, 0) for _ in shape))).dtype
-        return TargetArray(shape, dtype, sharding=sharding)
+        return TargetArray(shape, jax.dtypes.canonicalize_dtype(dtype), sharding=sharding)
 
     @functools.wraps(from_shards)
     def assemble(shape: Any, sharding: Any, arrays: Any, *, dtype: Any = None) -> Any:
@@ -157,8 +176,19 @@ def _make_assembled_arrays_abstract() -> None:
             return from_shards(shape, sharding, arrays, dtype=dtype)
         return TargetArray(shape, arrays[0].dtype if dtype is None else dtype, sharding=sharding)
 
+    full = private("lax.lax", "full")
+
+    @functools.wraps(full)
+    def full_on(shape: Any, fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
+        # JAX puts its own arrays there, and an element that is a TargetArray (under a mesh that is set) is none.
+        made = full(shape, fill_value, dtype, sharding=sharding)
+        if not isinstance(made, TargetArray) or not on_target(sharding):
+            return made
+        return TargetArray(made.shape, made.dtype, sharding=sharding)
+
     replace_everywhere(from_callback, make)
     replace_everywhere(from_shards, assemble)
+    replace_everywhere(full, full_on)
 
 
 def _answer_for_devices(device: Any) -> None:
@@ -204,7 +234,7 @@ class TargetMemory:
 
 def _memories_of(device: Any) -> list[TargetMemory]:
     """The memories of a GPU as JAX reports them, the default one first."""
-    return [TargetMemory(kind, device) for kind in ("device", "pinned_host")]
+    return [TargetMemory(kind, device) for kind in memory_kinds.KINDS]
 
 
 def _agree_with_nobody() -> None:
@@ -218,10 +248,35 @@ def _agree_with_nobody() -> None:
         join = np.concatenate if tiled else np.stack
         return jax.tree.map(lambda leaf: join([np.asarray(leaf)] * jax.process_count()), in_tree)
 
+    _make_global_arrays_abstract(multihost_utils)
     multihost_utils.sync_global_devices = lambda name: None
     multihost_utils.assert_equal = lambda in_tree, fail_message="": None
     multihost_utils.broadcast_one_to_all = lambda in_tree, is_source=None: jax.tree.map(np.asarray, in_tree)
     multihost_utils.process_allgather = process_allgather
+
+
+def _make_global_arrays_abstract(multihost_utils: Any) -> None:
+    """Make the whole of a batch out of what a process has of it, and the other way round, by shape."""
+    to_global, to_local = (
+        multihost_utils.host_local_array_to_global_array_p,
+        multihost_utils.global_array_to_host_local_array_p,
+    )
+    make_global, make_local = to_global.impl, to_local.impl
+
+    def global_of(arr: Any, *, global_mesh: Any, pspec: Any) -> Any:
+        if not on_target(jax.sharding.NamedSharding(global_mesh, pspec)):
+            return make_global(arr, global_mesh=global_mesh, pspec=pspec)
+        aval = multihost_utils._local_to_global_aval(jax.typeof(arr), global_mesh, pspec)
+        return TargetArray(aval.shape, aval.dtype, sharding=jax.sharding.NamedSharding(global_mesh, pspec))
+
+    def local_of(arr: Any, *, global_mesh: Any, pspec: Any) -> Any:
+        if not isinstance(arr, TargetArray):
+            return make_local(arr, global_mesh=global_mesh, pspec=pspec)
+        aval = multihost_utils._global_to_local_aval(arr.aval, global_mesh, pspec)
+        return TargetArray(aval.shape, aval.dtype, sharding=jax.sharding.NamedSharding(global_mesh.local_mesh, pspec))
+
+    to_global.def_impl(global_of)
+    to_local.def_impl(local_of)
 
 
 def _join_no_cluster() -> None:

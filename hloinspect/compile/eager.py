@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hloinspect.compile.placed import places_of_results
+from hloinspect.compile.placed import is_typed, places_of_results
 from hloinspect.compile.private import module, on_target, private, replace_everywhere
 from hloinspect.compile.target_array import KnownValue, TargetArray
 
@@ -72,10 +72,18 @@ def _answer_executions() -> None:
 
 def _array(aval: Any, sharding: Any, committed: bool = True, value: KnownValue | None = None) -> Any:
     """Return the array that a program gives for one of its results. ``sharding`` may be JAX's "unspecified"."""
+    if not hasattr(aval, "dtype"):
+        return private("core", "token")
     known = sharding if isinstance(sharding, jax.sharding.Sharding) else None
     if not jnp.issubdtype(aval.dtype, jax.dtypes.extended):
         return TargetArray(
-            aval.shape, aval.dtype, sharding=known, weak_type=aval.weak_type, committed=committed, value=value
+            aval.shape,
+            aval.dtype,
+            sharding=known,
+            weak_type=aval.weak_type,
+            committed=committed,
+            value=value,
+            memory_space=aval.memory_space,
         )
     # A key of jax.random is an array of integers, wrapped.
     inner = private("core", "physical_aval")(aval)
@@ -113,7 +121,11 @@ def _results(
     places = params["out_shardings"] if _all_placed(params["out_shardings"]) else None
     if places is None and any(_is_unknown(arg) for arg in args):
         return [_array(aval, None) for aval in jaxpr.out_avals]
-    places = places or places_of_results(args, jaxpr, params, _inner_shardings(jaxpr))
+    inner = _inner_shardings(jaxpr)
+    if not _agree_on_devices(args, params, inner):
+        places = None  # JAX says what is wrong
+    else:
+        places = places or places_of_results(args, jaxpr, params, inner)
     if places is not None:
         results = [_array(aval, sharding) for aval, sharding in zip(jaxpr.out_avals, places, strict=True)]
     else:
@@ -123,11 +135,23 @@ def _results(
     return results if values is None else _with_values(results, values)
 
 
+def _agree_on_devices(args: Sequence[Any], params: Mapping[str, Any], inner: Sequence[Any]) -> bool:
+    """Return whether all that names devices names the same ones, in the same order."""
+    named = [arg.sharding for arg in args if getattr(arg, "_committed", False)]
+    named += [place for place in (*params["in_shardings"], *params["out_shardings"], *inner) if _all_placed([place])]
+    devices = set()
+    for place in named:
+        with contextlib.suppress(ValueError):  # an abstract mesh
+            devices.add(tuple(place._device_assignment))
+    return len(devices) < 2
+
+
 def _without_struct(arg: Any) -> Any:
     """Return an array for a shape, which a jitted function may be called with: it is taken to be on that sharding."""
     if not isinstance(arg, jax.ShapeDtypeStruct):
         return arg
-    return TargetArray(arg.shape, arg.dtype, sharding=arg.sharding, weak_type=arg.weak_type)
+    space = jax.typeof(arg).memory_space
+    return TargetArray(arg.shape, arg.dtype, sharding=arg.sharding, weak_type=arg.weak_type, memory_space=space)
 
 
 def _is_unknown(arg: Any) -> bool:
@@ -227,14 +251,16 @@ def _values(call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any
         values = [value.get() if isinstance(value, KnownValue) else value for value in known]
         cpu = module("xla_bridge").backends()["cpu"].local_devices()[0]
         with jax.default_device(cpu):
-            empty = {**params, **anywhere, "ctx_mesh": module("mesh").empty_concrete_mesh}
+            kept = (False,) * len(params["donated_invars"])  # another program may need the value
+            empty = {**params, **anywhere, "donated_invars": kept, "ctx_mesh": module("mesh").empty_concrete_mesh}
             return call(*values, jaxpr=jaxpr, **empty)[0]
 
     return KnownValue(run, depth)
 
 
 def _is_plain(aval: Any) -> bool:
-    return not jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    """Return whether one device of this machine can hold such a value: no key, and no type that names a mesh."""
+    return hasattr(aval, "dtype") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended) and not is_typed(aval)
 
 
 def _bytes_within(jaxpr: Any) -> int:
@@ -244,7 +270,8 @@ def _bytes_within(jaxpr: Any) -> int:
 
 
 def _bytes_of(avals: Iterable[Any]) -> int:
-    return sum(math.prod(aval.shape) * int(aval.dtype.itemsize) for aval in avals if hasattr(aval, "dtype"))
+    sized = [aval for aval in avals if hasattr(getattr(aval, "dtype", None), "itemsize")]
+    return sum(math.prod(aval.shape) * int(aval.dtype.itemsize) for aval in sized)
 
 
 def _with_values(results: Sequence[Any], values: KnownValue) -> Sequence[Any]:

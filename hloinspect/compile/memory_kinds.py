@@ -24,6 +24,9 @@ CLASSES = {
 }
 """The classes of shardings with memory kinds, and the modules of ``jax._src`` that they are in."""
 
+KINDS = ("device", "pinned_host")
+"""The memory kinds of a GPU, the default one first."""
+
 _VECTORCALL_FIELDS = 5
 """Words between the header of a ``PyTypeObject`` and its ``tp_vectorcall_offset``: ``ob_size``, ``tp_name``,
 ``tp_basicsize``, ``tp_itemsize`` and ``tp_dealloc`` (CPython's ``cpython/object.h``, 3.8 to 3.14)."""
@@ -42,6 +45,12 @@ def _remember(cls: Any, is_on_target: Callable[[Any], bool]) -> None:
     def __init__(self: Any, *args: Any, memory_kind: str | None = None, **kwargs: Any) -> None:
         construct(self, *args, memory_kind=memory_kind, **kwargs)
         self._requested_memory_kind = memory_kind
+        if memory_kind not in (None, *KINDS) and is_on_target(self):
+            device = self._device_assignment[0].device_kind
+            raise ValueError(
+                f"Could not find memory addressable by device {device}. Device {device} can address the following "
+                f"memory kinds: {', '.join(KINDS)}. Got memory kind: {memory_kind}"
+            )
 
     def kind(self: Any) -> str | None:
         found: str | None = self._memory_kind or self._requested_memory_kind
@@ -68,8 +77,17 @@ def _call_through_init(cls: Any) -> None:
 
 
 def _hash_with_kind(base_hash: Callable[[Any], int]) -> Callable[[Any], int]:
-    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up."""
-    return lambda self: hash((base_hash(self), self.memory_kind))
+    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up.
+
+    A sharding that lost nothing keeps its hash: JAX has interned types by it (``ShapedArray``, since jax 0.12), and
+    compares them by identity.
+    """
+
+    def __hash__(self: Any) -> int:
+        kept, kind = base_hash(self), self.memory_kind
+        return kept if kind == self._memory_kind else hash((kept, kind))
+
+    return __hash__
 
 
 def _equal_with_kind(base_eq: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:

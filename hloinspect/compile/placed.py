@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from hloinspect.compile.private import private
 
@@ -27,6 +28,9 @@ _ELEMENTWISE = """
 """
 ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 """Primitives of JAX whose results have the shape of their operands and whose elements depend on one place each."""
+
+_PLACING = frozenset({"custom_partitioning", "mesh_cast", "reshard", "shard_map", "sharding_constraint"})
+"""Primitives that give their results a place."""
 
 _CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"})
 
@@ -41,9 +45,15 @@ def places_of_results(
     unspecified = private("sharding_impls", "UnspecifiedValue")
     if any(not isinstance(place, unspecified) for place in (*params["out_shardings"], *params["in_shardings"], *inner)):
         return None
+    if any(is_typed(aval) for aval in jaxpr.out_avals) or any(map(_places, _all_equations(jaxpr))):
+        return None
     sharded = [arg for arg in args if getattr(arg, "_committed", False)]
     places = {arg.sharding for arg in sharded}
-    if len(places) == 1 and _is_elementwise(jaxpr, {arg.shape for arg in sharded}):
+    if (
+        len(places) == 1
+        and all(getattr(arg, "_committed", False) or not np.shape(arg) for arg in args)
+        and _is_elementwise(jaxpr, {arg.shape for arg in sharded})
+    ):
         return _at(next(iter(places)), jaxpr)
     if all(place.is_fully_replicated for place in places):
         return _at(_replicated(places, params.get("ctx_mesh")), jaxpr)
@@ -68,6 +78,12 @@ def _at(sharding: Any, jaxpr: Any) -> list[Any] | None:
         return None  # the avals say it then
     kind = private("core", "mem_space_to_kind")
     return [sharding.with_memory_kind(kind(aval.memory_space)) for aval in jaxpr.out_avals]
+
+
+def is_typed(aval: Any) -> bool:
+    """Return whether the type of a result says how it is sharded (explicit axes)."""
+    mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
+    return mesh is not None and not mesh.empty and not mesh._are_all_axes_auto_or_manual
 
 
 def _is_explicit(mesh: Any) -> bool:
@@ -95,6 +111,21 @@ def _is_elementwise(jaxpr: Any, shapes: set[Any]) -> bool:
 def _only_changes_memory(equation: Any) -> bool:
     spaces = (type(None), private("core", "MemorySpace"))
     return equation.primitive.name == "device_put" and all(isinstance(d, spaces) for d in equation.params["devices"])
+
+
+def _places(equation: Any) -> bool:
+    """Return whether an equation gives a value a place: by a sharding, also of an abstract mesh, or by itself."""
+    if equation.primitive.name in _PLACING:
+        return True
+    values = (value if isinstance(value, (tuple, list)) else (value,) for value in equation.params.values())
+    return any(isinstance(part, jax.sharding.Sharding) for value in values for part in value)
+
+
+def _all_equations(jaxpr: Any) -> Iterator[Any]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
+        for inner in private("core", "jaxprs_in_params")(equation.params):
+            yield from _all_equations(inner)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import jax
+import numpy as np
 
 
 class NoValueError(TypeError):
@@ -45,7 +46,7 @@ class TargetArray(jax.Array):
     (compile/eager.py); None where nobody knows the value.
     """
 
-    __slots__ = ("_committed", "_struct", "_value")
+    __slots__ = ("_committed", "_memory_space", "_struct", "_value")
 
     def __init__(
         self,
@@ -56,14 +57,19 @@ class TargetArray(jax.Array):
         weak_type: bool = False,
         committed: bool = True,
         value: KnownValue | None = None,
+        memory_space: Any = None,
     ) -> None:
         self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak_type)
         self._committed = committed and sharding is not None
         self._value = value
+        self._memory_space = memory_space
 
     @property
     def aval(self) -> Any:
-        return jax.typeof(self._struct)
+        aval = jax.typeof(self._struct)
+        if self._memory_space is None or isinstance(self.sharding, jax.sharding.NamedSharding):
+            return aval  # a NamedSharding says it
+        return aval.update(memory_space=self._memory_space)
 
     @property
     def known_value(self) -> KnownValue | None:
@@ -156,6 +162,24 @@ class TargetArray(jax.Array):
 
     global_shards = addressable_shards
 
+    def __len__(self) -> int:
+        if not self.ndim:
+            raise TypeError("len() of unsized object")
+        return int(self.shape[0])
+
+    def __reversed__(self) -> Iterator[Any]:
+        yield from reversed(list(self))
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.ndim:
+            raise TypeError("iteration over a 0-d array")
+        if self.sharding is None or len(self.devices()) == 1 or self.is_fully_replicated:
+            return (self[i] for i in range(self.shape[0]))
+        # JAX fetches the values and makes arrays of this machine's of them.
+        single = jax.sharding.SingleDeviceSharding(self.sharding._device_assignment[0])
+        part = TargetArray(self.shape[1:], self.dtype, sharding=single, weak_type=self.weak_type, committed=False)
+        return iter([part] * self.shape[0])
+
     def addressable_data(self, index: int) -> Any:
         """The part of one device; see ``addressable_shards``."""
         return self.addressable_shards[index].data
@@ -187,7 +211,7 @@ def _by_value(name: str) -> Any:
     return method
 
 
-_VALUES = (*(f"__{name}__" for name in ("array", "bool", "complex", "float", "index", "int", "iter")),)
+_VALUES = (*(f"__{name}__" for name in ("array", "bool", "complex", "float", "index", "int")),)
 _VALUE_METHODS = ("item", "tolist", "tobytes")
 
 
@@ -199,10 +223,28 @@ def _complete() -> None:
     for name in (*_VALUES, *_VALUE_METHODS):
         setattr(TargetArray, name, _by_value(name))
     core, mlir, dtypes = (importlib.import_module(f"jax._src.{m}") for m in ("core", "interpreters.mlir", "dtypes"))
+    indexer = importlib.import_module("jax._src.numpy.indexing").NDIndexer
+    if hasattr(indexer, "is_sharded"):
+        is_sharded = indexer.is_sharded
+        indexer.is_sharded = staticmethod(
+            lambda array: (
+                is_sharded(array)
+                or (isinstance(array, TargetArray) and len(array.devices()) > 1 and not array.is_fully_replicated)
+            )
+        )
     core.pytype_aval_mappings[TargetArray] = lambda array: array.aval
     if hasattr(dtypes, "register_canonicalize_value_handler"):  # not in jax 0.9
         dtypes.register_canonicalize_value_handler(TargetArray, None)
-    mlir.register_constant_handler(TargetArray, lambda array, *args, **kwargs: _refuse(array))
+    mlir.register_constant_handler(TargetArray, _constant)
+    adders = importlib.import_module("jax._src.ad_util").raw_jaxval_adders  # of eager jax.grad
+    adders[TargetArray] = adders[importlib.import_module("jax._src.array").ArrayImpl]
+
+
+def _constant(array: TargetArray, *args: Any, **kwargs: Any) -> Any:
+    """Return the MLIR constant of an array that a program closes over."""
+    if array.known_value is None:
+        _refuse(array)
+    return importlib.import_module("jax._src.interpreters.mlir").ir_constant(np.asarray(array.known_value.get()))
 
 
 _complete()

@@ -9,7 +9,7 @@ import jax
 from hloinspect.compile import steps
 
 sys.path[:0] = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
-SCRIPTS = ("init_patterns", "keys_under_mesh", "space_host", "sharding_lost_step", "microbatch_loss")
+SCRIPTS = ("init_patterns", "keys_under_mesh", "more_patterns", "space_host", "sharding_lost_step", "microbatch_loss")
 COMPILED = ("space_host", "sharding_lost_step")
 
 

@@ -19,6 +19,10 @@ by_row = jax.device_put(np.zeros((64, 128), np.float32), row)
 typed = jax.device_put(np.zeros((64, 128), np.float32), jax.sharding.NamedSharding(explicit, P("data")))
 
 
+one_on_host = jax.device_put(np.ones(8, np.float32), jax.sharding.SingleDeviceSharding(
+    jax.devices()[0], memory_kind="pinned_host"))
+
+
 def under(what, function):
     with what:
         return function()
@@ -65,6 +69,30 @@ CASES = {
     "explicit axes": lambda: typed.T * 2,
     "explicit axes, sum": lambda: typed.sum(0),
     "a key in a state": lambda: jax.jit(lambda: {"key": jax.random.key(0)}, out_shardings=rep)()["key"],
+    "pinned zeros_like under a mesh": lambda: under(jax.set_mesh(mesh), lambda: jnp.zeros_like(on_host)),
+    "ones on a sharding under a mesh": lambda: under(jax.set_mesh(mesh), lambda: jnp.ones((8, 8), device=row)),
+    "constraint by a spec under a mesh": lambda: under(
+        jax.set_mesh(mesh), lambda: jax.jit(lambda: jax.lax.with_sharding_constraint(jnp.ones((64, 8)), P("data")))()
+    ),
+    "shard_map under a mesh": lambda: under(
+        jax.set_mesh(mesh), lambda: jax.jit(jax.shard_map(lambda x: x * 2, in_specs=P("data"), out_specs=P("data")))(jnp.ones((64, 8)))
+    ),
+    "an argument that is nowhere in particular": lambda: jax.jit(lambda x, y: (x + 1, y + 1))(by_row, jnp.ones((64, 128)))[1],
+    "pinned on one device": lambda: one_on_host.reshape(2, 4),
+    "one device, two memories": lambda: one_on_host + jnp.ones(8),
+    "a tree in two memories": lambda: on_host + by_row,
+    "gradient through a move": lambda: jax.grad(lambda x: jnp.sum(jax.device_put(x, column) ** 2))(by_row),
+    "gradient of what is used twice": lambda: jax.grad(lambda x: jnp.sum(x * x + jnp.sin(x)))(by_row),
+    "vmap": lambda: jax.vmap(lambda row: row * 2)(by_row),
+    "scan": lambda: jax.lax.scan(lambda carry, x: (carry + x.sum(), x), jnp.zeros(()), by_row)[1],
+    "first of a list": lambda: list(by_row)[0],
+    "part of a sharded array": lambda: by_row[8:16],
+    "global batch of int64": lambda: jax.make_array_from_callback((64,), row, lambda index: np.arange(64)[index]),
+    "a memory that no device has": lambda: jax.device_put(by_row, row.with_memory_kind("hbm")),
+    "results on other devices": lambda: jax.jit(lambda x: x, out_shardings=row)(jax.device_put(np.ones(8), jax.devices()[1])),
+    "closed over, made under a mesh": lambda: under(
+        jax.set_mesh(mesh), lambda: (lambda w: jax.jit(lambda x: x * w)(by_row))(jnp.arange(128.0))
+    ),
     "called after compiling": lambda: jax.jit(lambda x: x.T).lower(by_row).compile()(by_row),
 }
 
@@ -97,12 +125,12 @@ def places():
         try:
             x = make()
         except Exception as error:
-            found[name] = [type(error).__name__, str(error)[:300]]
+            found[name] = [type(error).__name__, str(error).partition(" device")[0][:60]]
             continue
         where = x.sharding
         found[name] = [
             type(where).__name__, str(getattr(where, "spec", "")), getattr(where, "memory_kind", None), x.committed,
-            str(x.dtype), list(x.shape), bool(x.aval.weak_type),
+            str(x.dtype), list(x.shape), bool(x.aval.weak_type), str(getattr(x.aval, "memory_space", "")),
         ]  # fmt: skip
     return found
 
