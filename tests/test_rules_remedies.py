@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rules_samples import CASES, FIXTURES, codes, finding, fixture, judged, report_of
+from rules_samples import CASES, FIXTURES, codes, edited, finding, fixture, judged, report_of
 
+from hloinspect.api import inspect
 from hloinspect.hlo.load import load_module
+from hloinspect.offload.program import program_of
 from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.plan.axes import KNOWN_FLAGS
@@ -107,7 +110,7 @@ def test_no_finding_of_a_module_with_wrong_slices_advises_the_flag() -> None:
 
 
 def test_the_pipelined_module_of_0_10_1_writes_each_turn_into_the_place_of_the_next() -> None:
-    checks = check_slices(find_offload(load_module(PIPELINED)).program)
+    checks = check_slices(find_offload(load_module(PIPELINED)).program).checks
     (wrong,) = [check for check in checks if check.on_host and not check.agrees]
     assert (wrong.by_index, wrong.emitted, wrong.config) == ((0, 8 << 20), (8 << 20, 16 << 20), MEMCPY_CONFIG)
 
@@ -145,6 +148,64 @@ def test_kernels_that_the_workaround_makes_are_not_told_to_become_copies_before_
     assert "the flags turn off the pass" in told.message
     assert "with jax 0.11.1 or later only" in told.remedy
     assert "the flags" not in finding(report_of(path, "gb200"), "HLO110").message
+
+
+# ---- what HLO301 could not look at
+
+
+def not_looked_at(report: Report) -> str:
+    """Why HLO301 could not look at some slice; "" where it has looked at all."""
+    return "".join(rule.reason for rule in report.rules_not_run if rule.code == "HLO301")
+
+
+@pytest.mark.parametrize("steps", [10, 100, 200, 300, 365, 400, 1000])
+def test_no_limit_on_work_lets_a_wrong_slice_pass_without_a_word(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 365 the stacks, which ask first, took what the slices would have needed."""
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", steps)
+    report = inspect(str(PIPELINED), target="h100").report
+    assert "HLO301" in codes(report) or "takes too long" in not_looked_at(report)
+
+
+def test_what_stacks_cost_is_not_taken_from_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 365)
+    report = inspect(str(PIPELINED), target="h100").report
+    assert "HLO301" in codes(report)
+    assert not not_looked_at(report)
+
+
+def test_a_rule_that_could_not_look_at_a_slice_still_reports_the_others(tmp_path: Path) -> None:
+    """The same text with an offset that is no number in the configuration of one of four wrong slices."""
+    path = fixture("gb200_offload_scan_double_buffered", "jax0.10.2")
+    assert finding(report_of(path, "gb200"), "HLO301").evidence["slices"] == 4
+    assert not not_looked_at(report_of(path, "gb200"))
+    damaged = edited(path, tmp_path / "module.hlo", _without_offset(path))
+    report = report_of(damaged, "gb200")
+    assert finding(report, "HLO301").evidence["slices"] == 3
+    assert not_looked_at(report).startswith("a copied slice of host memory (")
+    assert "the configuration names no offset" in not_looked_at(report)
+
+
+def _without_offset(path: Path) -> Callable[[str], str]:
+    """Damage the configuration of the last wrong slice."""
+    module = load_module(path)
+    last = check_slices(find_offload(module).program).wrong[-1]
+    start = module.computations[last.computation].find(last.instruction)
+    assert start is not None
+    body = start.called["calls"][0]
+
+    def edit(text: str) -> str:
+        head, begin, rest = text.partition(f"\n%{body} (")
+        assert begin
+        return head + begin + re.sub(r'"byte_offset":"\d+"', '"byte_offset":"none"', rest, count=1)
+
+    return edit
+
+
+def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
+    modules = [*FIXTURES.glob("*/*/module.hlo.pb.gz"), AS_IT_IS, NO_BARRIER, PIPELINED]
+    found = [check_slices(program_of(load_module(path))) for path in modules]
+    assert sum(check.on_host for slices in found for check in slices.checks) == 34
+    assert not any(slices.gap for slices in found)
 
 
 # ---- scanning

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments
+from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
 from hloinspect.offload.buffers import Node
@@ -79,7 +79,8 @@ def reads_of(program: Program, transfers: Sequence[Transfer], mixed: Collection[
     shared = {buffer: some for buffer, some in by_buffer.items() if len({t.direction for t in some}) > 1}
     slices = _slices(program, [shared[buffer] for buffer in shared if buffer not in mixed])
     walk = _Walk(program, slices)
-    walk.run(transfers)
+    with work_for(program.module, "stacks"):
+        walk.run(transfers)
     times: Counter[tuple[int, int]] = Counter()
     placed, kept = set(), set()
     for buffer, some in shared.items():

@@ -23,14 +23,15 @@ from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.advice import SLICES_RIGHT_SINCE
+from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.units import bytes_text
 from hloinspect.verdict import UNKNOWN
 
 _MS = 1e9  # picoseconds
-_WRONG, *_GONE = "HLO301", "HLO302", "HLO304", "HLO309"
-_RULES = Choice(select=(_WRONG, *_GONE))
+_GONE = ("HLO302", "HLO304", "HLO309")
+_RULES = Choice(select=(WRONG_VALUES, *_GONE))
 """Bytes of another place than the program says, and offload that is asked for and is not there."""
 _AGAIN = re.compile(r"\.remat\d*(\.|$)")
 _LOST = (NOTE_OFFLOAD_GONE, NOTE_HOST_ARGUMENTS_GONE)
@@ -181,7 +182,7 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         target=target.name,
         devices=report.target.devices if report.target else 1,
         offload_lost=_finding(report, _GONE),
-        fault=_finding(report, [_WRONG]) or pipelined_too_early(report),
+        fault=_finding(report, [WRONG_VALUES]) or pipelined_too_early(report),
         fits=fits,
         obstacle=obstacle,
         step=step_time(found.prediction),
@@ -194,7 +195,7 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         limits=report.limits,
         unknown=tuple(unknown.reason for unknown in report.unknown),
         directory=report.input.path,
-        notes=_computed_again(found.offload),
+        notes=(*_computed_again(found.offload), *_not_looked_at(report)),
     )
     return _with_samples(point, _samples(settings, yardstick), yardstick.tokens)
 
@@ -214,6 +215,11 @@ def _computed_again(offload: Offload) -> tuple[str, ...]:
     remedy = "" if offload.program.module.platform == "tpu" else "; flags=no-xla-remat keeps it from that"
     largest = max(sizes, key=lambda name: sizes[name])
     return (f"to save memory XLA computes {what} again by itself, the largest {largest}{remedy}",)
+
+
+def _not_looked_at(report: Report) -> tuple[str, ...]:
+    """Return a note where nobody could see whether the values are right."""
+    return tuple(f"{rule.code}: {rule.reason}" for rule in report.rules_not_run if rule.code == WRONG_VALUES)
 
 
 def _finding(report: Report, codes: Sequence[str]) -> str | None:

@@ -34,12 +34,12 @@ def slices_are_right(evidence: Evidence) -> bool | None:
     """Return whether the program's XLA copies the slices of pipelined loops right; None where nothing shows which XLA
     it is. The module itself shows it where no version is known: by a slice that is wrong, or by the configuration that
     only older versions write."""
-    if any(check.on_host and not check.agrees for check in evidence.slices):
+    if evidence.slices.wrong:
         return False
     version = evidence.jax_version
     if version is not None:
         return version >= SLICES_RIGHT_SINCE
-    return False if any(check.config == MEMCPY_CONFIG for check in evidence.slices) else None
+    return False if any(check.config == MEMCPY_CONFIG for check in evidence.slices.checks) else None
 
 
 def pipelining(evidence: Evidence, numbers: Iterable[int]) -> str:

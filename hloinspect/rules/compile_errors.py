@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hloinspect.errors import CompileError
+from hloinspect.rules.blocking import REFUSED
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, Found, Rule
-
-CODE = "HLO308"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def explained(error: CompileError) -> CompileError:
     text = f"{error} {error.detail}"
     for known in KNOWN:
         if known.pattern.search(text):
-            return CompileError(f"{error}; {CODE}: {known.remedy}", error.detail, CODE)
+            return CompileError(f"{error}; {REFUSED}: {known.remedy}", error.detail, REFUSED)
     return error
 
 
@@ -141,4 +140,4 @@ def refused(evidence: Evidence) -> Iterator[Found]:
     yield from ()  # it speaks where a step is compiled, not over a report
 
 
-RULES = (Rule(CODE, "compiler-refuses-offload", ERROR, (), refused),)
+RULES = (Rule(REFUSED, "compiler-refuses-offload", ERROR, (), refused),)

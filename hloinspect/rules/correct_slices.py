@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.slices import MEMCPY_CONFIG
+from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
 from hloinspect.rules.words import numbered
@@ -28,15 +29,18 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
         `--xla_disable_hlo_passes=dynamic-slice-annotator`. Without either pass the slices become kernels, which go by
         the index and take compute from the step (HLO110).
     When the advice does not hold
-        A fusion that also computes is a kernel, whatever its configuration says, and is not reported. The workarounds
-        were compiled with 0.9.2 to 0.11.1, not run on hardware.
+        A fusion that also computes is a kernel, whatever its configuration says, and is not reported. A slice whose
+        index or configuration cannot be worked out is not reported either: the rule then stands among those that could
+        not look, with the reason, also where it has found others. The workarounds were compiled with 0.9.2 to 0.11.1,
+        not run on hardware.
     Example
         s_off of the corpus (jax 0.10.2): by its index the backward copy reads 3758096384, 3221225472, ...; it is
         emitted for 0, 536870912, ...
     References
-        openxla/xla pull requests 46231, 46308 and 47218, issue 49120; docs/slices.md; failure U0 of docs/failures.md.
+        openxla/xla pull requests 46231, 46308 and 47218, issue 49120; docs/slices.md; failures U0 and U28 of
+        docs/failures.md.
     """
-    wrong = [check for check in evidence.slices if not check.agrees and check.on_host]
+    wrong = evidence.slices.wrong
     if not wrong:
         return
     places = {(t.computation, t.start): t.id for t in evidence.transfers.values()}
@@ -72,4 +76,9 @@ def _remedy(evidence: Evidence, configs: set[str]) -> str:
     )
 
 
-RULES = (Rule("HLO301", "slice-offsets-walk-against-index", ERROR, (MODULE,), slice_offsets),)
+def _gap(evidence: Evidence) -> str:
+    """Return which slices could not be looked at, and why; "" where all were."""
+    return evidence.slices.gap
+
+
+RULES = (Rule(WRONG_VALUES, "slice-offsets-walk-against-index", ERROR, (MODULE,), slice_offsets, gap=_gap),)

@@ -6,20 +6,20 @@ unrolled layers has a thousand transfers in one computation of a hundred thousan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
+from hloinspect.offload.slices import Slices
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
     from hloinspect.hlo.model import Computation, Module
-    from hloinspect.offload.slices import SliceCheck
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
     from hloinspect.rules.asked import Asked
@@ -56,7 +56,7 @@ class Evidence:
     offload: Offload | None = None
     prediction: Prediction | None = None
     target: Target | None = None
-    slices: Sequence[SliceCheck] = ()
+    slices: Slices = field(default_factory=Slices)
     asked: Asked | None = None
 
     # --- the report by id
