@@ -22,12 +22,12 @@ from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, 
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
-from hloinspect.rules.advice import SLICES_RIGHT_SINCE
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
-from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
+from hloinspect.rules.evidence import Evidence
 from hloinspect.units import bytes_text
 from hloinspect.verdict import UNKNOWN
+from hloinspect.versions import SLICES_RIGHT_SINCE
 
 _MS = 1e9  # picoseconds
 _GONE = ("HLO302", "HLO304", "HLO309")
@@ -234,11 +234,11 @@ def pipelined_too_early(report: Report) -> str | None:
     either."""
     program = Evidence(report)
     version = program.jax_version
-    if version is None or version >= SLICES_RIGHT_SINCE or program.has_flag(PIPELINED_FLAG) != "true":
+    if version is None or version >= SLICES_RIGHT_SINCE or not program.pipelined_by:
         return None
     if not any(transfer.executions > 1 and transfer.mechanism != KERNEL for transfer in report.transfers):
         return None
-    return f"--{PIPELINED_FLAG} makes gradients wrong before jax 0.11.1"
+    return f"{program.pipelined_by} makes gradients wrong before jax 0.11.1"
 
 
 def step_time(prediction: Prediction | None) -> StepTime | None:

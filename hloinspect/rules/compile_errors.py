@@ -10,6 +10,7 @@ from hloinspect.errors import CompileError
 from hloinspect.rules.blocking import REFUSED
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, Found, Rule
+from hloinspect.versions import BUT_NOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,7 @@ KNOWN = (
     ),
     Known(
         re.compile(r"Cannot lower pallas_call on platform"),
-        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin, but not "
-        "0.10.2 or 0.11.0 for a step with slices of host memory (HLO301)",
+        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin" + BUT_NOT,
     ),
     Known(
         re.compile(r"memory_space of all inputs passed to"),

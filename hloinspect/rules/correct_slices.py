@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.slices import MEMCPY_CONFIG
+from hloinspect.rules.advice import is_right_release
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
@@ -64,16 +65,17 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
 
 def _remedy(evidence: Evidence, configs: set[str]) -> str:
     """Return what helps, by the pass that wrote the wrong configuration."""
+    no_pipelining = f"leave out --{PIPELINED_FLAG}=true and O1"
     if MEMCPY_CONFIG in configs:
-        ways = f"do not pipeline (leave out --{PIPELINED_FLAG}=true and O1)"
-        name = "fusion-dynamic-memcpy-rewriter"
+        ways, name = f"do not pipeline ({no_pipelining})", "fusion-dynamic-memcpy-rewriter"
     else:
-        ways = "use jax 0.8.0 to 0.10.1" + (" without pipelining" if evidence.is_pipelined else "")
-        name = "dynamic-slice-annotator"
-    return (
-        f"use jax 0.11.1 or later; or {ways}; or compile with --xla_disable_hlo_passes={name}, which makes kernels of "
-        "the slices (HLO110; see docs/slices.md)"
-    )
+        ways, name = "use jax 0.8.0 to 0.10.1", "dynamic-slice-annotator"
+        if evidence.is_pipelined or evidence.optimization_level:
+            ways += f" without pipelining ({no_pipelining})"
+    kernels = f"compile with --xla_disable_hlo_passes={name}, which makes the slices kernels (HLO110; docs/slices.md)"
+    if is_right_release(evidence):
+        return f"{kernels}, and report it to XLA (openxla/xla): no version is known to be right"
+    return f"use jax 0.11.1 or later; or {ways}; or {kernels}"
 
 
 def _gap(evidence: Evidence) -> str:
