@@ -133,9 +133,7 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
         )
         gain = None
     elif evidence.slices.wrong and is_right_release(evidence):
-        remedy = (
-            "XLA copies wrong slices, though in this version they are known to be right (HLO301): that is first"
-        )
+        remedy = "XLA copies wrong slices, though in this version they are known to be right (HLO301): that is first"
         gain = None
     elif not (flag := pipelining(evidence, numbers)):
         remedy = (
