@@ -16,8 +16,9 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
     """XLA copies other bytes than the program's index names: gradients are wrong without a word.
 
     What it finds
-        A slice of host memory that runs as a copy, whose byte offsets in the first iterations of its loop are not those of
-        its index. Both are written in the module: the index as operands, the offsets in the configuration of the copy.
+        A slice of host memory that runs as a copy, whose byte offsets in the first iterations of its loop are not
+        those of its index. Both are written in the module: the index as operands, the offsets in the configuration of
+        the copy.
     Why it matters
         The backward pass of one layer gets the residuals of another. Nothing fails: the loss goes down more slowly, or
         not at all.
