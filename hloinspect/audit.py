@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hloinspect.errors import HloInspectError, HloParseError, InputError
 from hloinspect.report.schema import AuditEntry, AuditInfo, SourceInfo, Unknown
+from hloinspect.versions import BUT_NOT, SCAN_NOT_WITH
 
 if TYPE_CHECKING:
     from hloinspect.offload.audit import Entry, PolicyName
@@ -20,6 +21,16 @@ OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
 
 _BY_FLAG = "flag"
 _MOST_TEXT_BYTES = 1 << 30
+
+
+def keep_apart(scanning: str) -> str:
+    """Return what keeps XLA from folding a copy to the host and the copy back into nothing; ``scanning`` is the advice
+    to scan, which depends on the version of jax."""
+    return (
+        f"{scanning}; or keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, whose copies may then "
+        "start too late to free memory (HLO201)"
+    )
+
 
 _REASONS = {
     "folded": "no barrier stands between the copy to the host and the copy back, and XLA makes one copy of both "
@@ -33,12 +44,10 @@ _REASONS = {
     "no transfer": "no transfer of the module answers to it, and none of the known reasons fits",
 }
 _REMEDIES = {
-    "folded": "keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, or scan them (not with jax 0.10.2 "
-    "or 0.11.0, which read wrong slices in a scan: HLO301)",
+    "folded": keep_apart(f"scan the layers {SCAN_NOT_WITH}"),
     "dead": "return or use what is put there, or take the placement out",
     "constant": "pass it as an argument of the step if it is to be kept on the host",
-    "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0, but not 0.10.2 or "
-    "0.11.0, which read wrong slices (HLO301)",
+    "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0" + BUT_NOT,
     "memory kind": 'memory_kind="pinned_host" in in_shardings or on the arrays, and in out_shardings',
     "not borne": "compare the name with those of checkpoint_name",
     "not needed": "name a value that the backward pass needs, inside of what jax.checkpoint wraps",

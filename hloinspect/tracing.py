@@ -337,9 +337,9 @@ def _expected(report: Report, offload: Offload, expect: str) -> Report:
 
 
 def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:
-    from hloinspect.offload.slices import check_slices
+    from hloinspect.offload.slices import Slices, check_slices
     from hloinspect.rules.engine import run_rules
     from hloinspect.rules.evidence import Evidence
 
-    slices = check_slices(judged.offload.program) if judged.offload is not None else ()
+    slices = check_slices(judged.offload.program) if judged.offload is not None else Slices()
     return run_rules(Evidence(judged.report, judged.offload, judged.prediction, target, slices), rules)

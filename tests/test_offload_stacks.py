@@ -18,9 +18,10 @@ from hloinspect.cli import main
 from hloinspect.hlo.load import load_module
 from hloinspect.offload.audit import audit
 from hloinspect.offload.flow import Ask, Place, Wishes
-from hloinspect.offload.stacks import MAX_EXECUTIONS
+from hloinspect.offload.stacks import MAX_EXECUTIONS, MAX_PARTNERS
 from hloinspect.offload.transfers import D2H, H2D, Offload, Tensor, find_offload
-from hloinspect.report.build import transfer_info
+from hloinspect.report.build import build_report, transfer_info
+from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report
 from hloinspect.report.text import tensor_text
 
 CASES = Path(__file__).parent / "data" / "cases"
@@ -330,6 +331,27 @@ def test_loops_of_more_executions_than_are_placed_are_round_trips() -> None:
     loops = (Loop(MAX_EXECUTIONS, (Move(True, 0, 0, 0),)), Loop(2, (Move(False, 0, 0, 1),)))
     offload, _ = judged(loops, is_argument=False, is_result=False)
     assert [t.fate for t in offload.transfers] == ["round trip", "round trip"]
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(300, 300), (300, 140), (1, 300), (128, 300)])
+def test_many_transfers_of_a_buffer_that_cannot_be_placed_are_linked_with_a_part_of_the_others(
+    writers: int, readers: int
+) -> None:
+    items = [Move(number < writers, 0, 0, 0, blind=number == 0) for number in range(writers + readers)]
+    offload, _ = judged(items, is_argument=False, is_result=False)
+    pairs = sum(len(t.partners) for t in offload.transfers)
+    is_cut = min(writers, readers) > MAX_PARTNERS
+    assert pairs <= 2 * MAX_PARTNERS * max(writers, readers)
+    assert (pairs < 2 * writers * readers) == is_cut
+    assert all(t.fate == "round trip" and t.partners for t in offload.transfers)
+    limits = [limit for limit in report_on(offload).limits if "partners" in limit]
+    assert len(limits) == is_cut
+    assert not is_cut or limits[0].startswith(f"{writers + readers} transfers (1, 2, 3, ...)")
+
+
+def report_on(offload: Offload) -> Report:
+    memory = MemoryInfo(None, None, None, None, "unknown")
+    return build_report(InputInfo("x", "text", None), offload, ProgramInfo(), None, 1, None, memory, (), (), None)
 
 
 @pytest.mark.parametrize("trips", [0, 10**9])

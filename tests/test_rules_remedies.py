@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rules_samples import CASES, FIXTURES, codes, finding, fixture, judged, report_of
+from rules_samples import CASES, FIXTURES, codes, edited, finding, fixture, judged, report_of
 
+from hloinspect.api import inspect
+from hloinspect.audit import keep_apart
+from hloinspect.compile.result import Configuration
+from hloinspect.hardware import load_target
 from hloinspect.hlo.load import load_module
-from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, check_slices
+from hloinspect.offload.program import program_of
+from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, Slices, check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.plan.axes import KNOWN_FLAGS
 from hloinspect.plan.judge import pipelined_too_early
-from hloinspect.report.schema import ProgramInfo, Report
+from hloinspect.report.schema import AuditEntry, AuditInfo, ProgramInfo, Report
+from hloinspect.rules.asked import Asked
+from hloinspect.rules.engine import run_rules
+from hloinspect.rules.evidence import Evidence
+from hloinspect.versions import comparable, release_of
 
 FLAG = "--xla_gpu_enable_pipelined_host_offloading=true"
 UPDATE = "update to jax 0.11.1 or later"
@@ -107,7 +117,7 @@ def test_no_finding_of_a_module_with_wrong_slices_advises_the_flag() -> None:
 
 
 def test_the_pipelined_module_of_0_10_1_writes_each_turn_into_the_place_of_the_next() -> None:
-    checks = check_slices(find_offload(load_module(PIPELINED)).program)
+    checks = check_slices(find_offload(load_module(PIPELINED)).program).checks
     (wrong,) = [check for check in checks if check.on_host and not check.agrees]
     assert (wrong.by_index, wrong.emitted, wrong.config) == ((0, 8 << 20), (8 << 20, 16 << 20), MEMCPY_CONFIG)
 
@@ -145,6 +155,201 @@ def test_kernels_that_the_workaround_makes_are_not_told_to_become_copies_before_
     assert "the flags turn off the pass" in told.message
     assert "with jax 0.11.1 or later only" in told.remedy
     assert "the flags" not in finding(report_of(path, "gb200"), "HLO110").message
+
+
+def test_a_version_that_is_right_otherwise_is_not_told_to_become_what_it_is() -> None:
+    """The advice went in a circle: update, and use an older one, and update."""
+    for path, flags in ((fixture("gb200_offload_scan", "jax0.10.2"), ()), (PIPELINED, (FLAG,))):
+        report = judged(path, "h100", program=program("0.12.0", None, *flags))
+        assert not any(UPDATE in each.remedy.lower() for each in report.findings)
+        assert FLAG not in remedies(report)
+        told = finding(report, "HLO301").remedy
+        assert told.startswith("compile with --xla_disable_hlo_passes=")
+        assert "report it to XLA" in told
+        assert "use jax" not in told
+
+
+def test_a_loop_that_is_not_pipelined_and_has_wrong_slices_is_told_of_those_first() -> None:
+    found = inspect(str(NO_BARRIER), target="h100")
+    right = next(check for check in check_slices(found.offload.program).checks if check.on_host)
+    slices = Slices((dataclasses.replace(right, emitted=(8, 16)),))
+    report = dataclasses.replace(found.report, program=program("0.12.0"))
+    evidence = Evidence(report, found.offload, found.prediction, load_target("h100"), slices)
+    assert "HLO301" in finding(run_rules(evidence), "HLO112").remedy
+
+
+# ---- what HLO301 could not look at
+
+
+def not_looked_at(report: Report) -> str:
+    """Why HLO301 could not look at some slice; "" where it has looked at all."""
+    return "".join(rule.reason for rule in report.rules_not_run if rule.code == "HLO301")
+
+
+@pytest.mark.parametrize("steps", [10, 100, 200, 300, 365, 400, 1000])
+def test_no_limit_on_work_lets_a_wrong_slice_pass_without_a_word(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 365 the stacks, which ask first, took what the slices would have needed."""
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", steps)
+    report = inspect(str(PIPELINED), target="h100").report
+    assert "HLO301" in codes(report) or "takes too long" in not_looked_at(report)
+
+
+def test_what_stacks_cost_is_not_taken_from_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 365)
+    report = inspect(str(PIPELINED), target="h100").report
+    assert "HLO301" in codes(report)
+    assert not not_looked_at(report)
+
+
+def test_a_rule_that_could_not_look_at_a_slice_still_reports_the_others(tmp_path: Path) -> None:
+    """The same text with an offset that is no number in the configuration of one of four wrong slices."""
+    path = fixture("gb200_offload_scan_double_buffered", "jax0.10.2")
+    assert finding(report_of(path, "gb200"), "HLO301").evidence["slices"] == 4
+    assert not not_looked_at(report_of(path, "gb200"))
+    damaged = edited(path, tmp_path / "module.hlo", _without_offset(path))
+    report = report_of(damaged, "gb200")
+    assert finding(report, "HLO301").evidence["slices"] == 3
+    assert not_looked_at(report).startswith("a copied slice of host memory (")
+    assert "the configuration names no offset" in not_looked_at(report)
+
+
+def _without_offset(path: Path) -> Callable[[str], str]:
+    """Damage the configuration of the last wrong slice."""
+    module = load_module(path)
+    last = check_slices(find_offload(module).program).wrong[-1]
+    start = module.computations[last.computation].find(last.instruction)
+    assert start is not None
+    body = start.called["calls"][0]
+
+    def edit(text: str) -> str:
+        head, begin, rest = text.partition(f"\n%{body} (")
+        assert begin
+        return head + begin + re.sub(r'"byte_offset":"\d+"', '"byte_offset":"none"', rest, count=1)
+
+    return edit
+
+
+def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
+    modules = [*FIXTURES.glob("*/*/module.hlo.pb.gz"), AS_IT_IS, NO_BARRIER, PIPELINED]
+    found = [check_slices(program_of(load_module(path))) for path in modules]
+    assert sum(check.on_host for slices in found for check in slices.checks) == 34
+    assert not any(slices.gap for slices in found)
+
+
+# ---- what pipelines
+
+
+def at_level(name: str) -> ProgramInfo:
+    """A program that JAX's own configuration sets the optimization level of."""
+    options = {"optimization_level": name}
+    return dataclasses.replace(program("0.12.0"), configuration=Configuration(options, None, {}, {}, {}, None))
+
+
+O1 = "optimization_level=O1"
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (program("0.12.0"), ""),
+        (program("0.12.0", None, FLAG), FLAG.removesuffix("=true")),
+        (program("0.12.0", None, FLAG.replace("true", "1")), FLAG.removesuffix("=true")),
+        (program("0.12.0", None, FLAG.replace("true", "false")), ""),
+        (program("0.12.0", None, O1), "optimization level O1"),
+        (program("0.12.0", None, "--optimization_level=EFFORT_O2"), "optimization level O2"),
+        (program("0.12.0", None, "optimization_level=O0"), ""),
+        (at_level("O1"), "optimization level O1"),
+        (at_level("O0"), ""),
+        (program(None, None, O1), "optimization level O1"),
+        *((program(jax, None, O1), "") for jax in ("0.8.1", "0.9.1", "0.9.2", "0.10.2")),
+        *((program(jax, None, O1), "optimization level O1") for jax in ("0.8.2", "0.9.0", "0.11.0")),
+    ],
+)
+def test_pipelining_is_turned_on_by_its_flag_or_by_o1_where_o1_does_so(of: ProgramInfo, expected: str) -> None:
+    report = dataclasses.replace(report_of(AS_IT_IS, "h100"), program=of)
+    assert Evidence(report).pipelined_by == expected
+
+
+def test_a_program_at_o1_is_not_advised_to_pipeline() -> None:
+    path = fixture("gb200_offload_scan")
+    assert FLAG in remedies(judged(path, "gb200", program=program("0.12.0")))
+    assert FLAG not in remedies(judged(path, "gb200", program=at_level("O1")))
+
+
+def test_wrong_slices_of_a_program_at_o1_are_told_to_leave_it_out_with_older_versions() -> None:
+    at_o1 = judged(fixture("gb200_offload_scan", "jax0.10.2"), "gb200", program=program("0.10.2", None, O1))
+    told = finding(at_o1, "HLO301").remedy
+    assert f"0.8.0 to 0.10.1 without pipelining (leave out {FLAG} and O1)" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "is_pipelined"),
+    [
+        (CASES / "double_buffered_odd_jax0.12.0.1.hlo.pb.xz", False),
+        (CASES / "double_buffered_odd_pipelined_jax0.12.0.1.hlo.pb.xz", True),
+        (FIXTURES / "jax0.12.0.1/gb200_offload_scan_double_buffered/module.hlo.pb.gz", False),
+        (PIPELINED, True),
+        (CASES / "pipelined_one_stack.hlo", True),
+        (AS_IT_IS, False),
+    ],
+)
+def test_a_writer_in_front_of_a_double_buffered_loop_is_no_pipelining(path: Path, is_pipelined: bool) -> None:
+    """Double buffering peels the first of an odd number of iterations, pipelining the last one's copy."""
+    found = inspect(str(path), target="h100")
+    assert Evidence(found.report, found.offload).is_pipelined == is_pipelined
+    others = [each.remedy for each in found.report.findings if each.code != "HLO301"]
+    assert (FLAG in " ".join(others)) == (not is_pipelined)
+
+
+# ---- what is folded
+
+
+@pytest.mark.parametrize(
+    ("jax", "scan"),
+    [
+        (None, "scan the layers (not with jax 0.10.2 or 0.11.0, which read wrong slices: HLO301)"),
+        ("0.12.0", "scan the layers"),
+    ],
+)
+def test_where_copies_are_folded_both_rules_say_the_same(jax: str | None, scan: str) -> None:
+    found = inspect(str(fixture("gb200_offload_scan")), target="gb200")
+    folded = AuditEntry(
+        "value", "d2h", "policy", "x", "bf16", (4,), 1, 1, "dropped", "folded", "no barrier", None, (), None, None
+    )
+    report = dataclasses.replace(found.report, audit=AuditInfo("jaxpr", (folded,)), program=program(jax))
+    one = finding(run_rules(Evidence(report, found.offload, found.prediction)), "HLO309")
+    save = inspect(str(fixture("gb200_save")), target="gb200")
+    nothing = dataclasses.replace(save.report, program=program(jax))
+    all_of_it = run_rules(Evidence(nothing, save.offload, save.prediction, asked=Asked(1, 1, 0, 0)))
+    assert one.remedy == finding(all_of_it, "HLO302").remedy == keep_apart(scan)
+    assert "HLO201" in one.remedy
+
+
+# ---- versions
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0.12.0", (0, 12, 0)),
+        ("0.12", (0, 12, 0)),
+        ("0.12.0.1", (0, 12, 0)),
+        ("0.12.0+cuda", (0, 12, 0)),
+        ("0.12.0.dev20261130", (0, 12, -1)),
+        ("0.12.0rc1", (0, 12, -1)),
+        ("0.11.1.dev1+g1234", (0, 11, 0)),
+        ("unknown", ()),
+    ],
+)
+def test_a_version_in_front_of_a_release_is_older_than_it(text: str, numbers: tuple[int, ...]) -> None:
+    assert comparable(text) == numbers
+
+
+def test_a_development_version_is_of_the_release_that_it_leads_to() -> None:
+    """As jaxlib compares itself with its plugins."""
+    assert release_of("0.12.0.dev20261130") == release_of("0.12.0") == (0, 12, 0)
+    assert release_of("0.0.50.1", 3) == (0, 0, 50)
+    assert release_of("0.12", 4) == (0, 12, 0, 0)
 
 
 # ---- scanning
@@ -251,6 +456,8 @@ def test_a_point_that_pipelines_too_early_is_never_a_good_one() -> None:
     assert fault("0.11.1", FLAG) is None
     assert fault("0.10.1", FLAG.replace("true", "false")) is None
     assert fault("0.10.1") is None
+    assert fault("0.9.0", O1) == "optimization level O1 makes gradients wrong before jax 0.11.1"
+    assert fault("0.10.1", O1) is None  # O1 does not pipeline there
     kernels = tuple(dataclasses.replace(each, mechanism="kernel") for each in report.transfers)
     slow = dataclasses.replace(report, transfers=kernels, program=program("0.10.1", None, FLAG))
     assert pipelined_too_early(slow) is None  # its slices go by the index

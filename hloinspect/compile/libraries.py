@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hloinspect.compile import result
+from hloinspect.versions import release_of
 
 _COMPILERS = {
     "gpu": {
@@ -68,7 +69,7 @@ def other_releases(platform: str, environ: Mapping[str, str] = os.environ) -> li
         return _of_other_releases_than_jaxlib()
     wanted, version = _wanted_libtpu(), _version("libtpu")
     notes = []
-    if wanted and version and _release(version, len(wanted)) != wanted:
+    if wanted and version and release_of(version, len(wanted)) != wanted:
         numbers = ".".join(map(str, wanted))
         notes.append(
             f"libtpu {version} is {result.NOTE_OTHER_RELEASE} {_version('jaxlib')}, which goes with libtpu {numbers}: "
@@ -84,7 +85,7 @@ def _of_other_releases_than_jaxlib() -> list[str]:
     packages: dict[str, list[str]] = {}
     for package in _OF_JAXLIBS_RELEASE:
         version = _version(package)
-        if version and jaxlib and _release(version) != _release(jaxlib):
+        if version and jaxlib and release_of(version) != release_of(jaxlib):
             packages.setdefault(version, []).append(package)
     return [
         f"{' and '.join(names)} {version} {'are' if len(names) > 1 else 'is'} {result.NOTE_OTHER_RELEASE} {jaxlib}: "
@@ -93,14 +94,14 @@ def _of_other_releases_than_jaxlib() -> list[str]:
     ]
 
 
-def _wanted_libtpu() -> list[int]:
+def _wanted_libtpu() -> tuple[int, ...]:
     """Return the first numbers of the versions of libtpu that the installed jax goes with: 0, 0, 50 of
     ``libtpu==0.0.50.*``. Empty where its metadata does not say."""
     with suppress(importlib.metadata.PackageNotFoundError):
         for line in importlib.metadata.requires("jax") or ():
             if found := re.match(r"libtpu\s*==\s*(\d+(?:\.\d+)*)", line):
-                return _release(found[1])
-    return []
+                return release_of(found[1])
+    return ()
 
 
 def _other_libtpu(environ: Mapping[str, str]) -> Path | None:
@@ -138,13 +139,6 @@ def _is_as_recorded(entry: importlib.metadata.PackagePath, file: Path) -> bool:
         return False
     found = file.stat()
     return found.st_size == entry.size and found.st_mtime_ns <= record.stat().st_mtime_ns
-
-
-def _release(version: str, count: int | None = None) -> list[int]:
-    """Return the numbers that jaxlib compares (0, 12, 0 of 0.12.0.dev20261130), or the first ``count`` of them."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    numbers = [int(number) for number in found[0].split(".")] if found else []
-    return numbers if count is None else (numbers + [0] * count)[:count]
 
 
 def _distribution(package: str) -> importlib.metadata.Distribution | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hloinspect.compile import toolkit, tuned
+from hloinspect.versions import comparable
 
 AUTOTUNE_LEVEL = "xla_gpu_autotune_level"
-_SAME_SINCE = (0, 12)
+_SAME_SINCE = (0, 12, 0)
 
 
 def for_gpu(
@@ -35,8 +35,7 @@ def _without_autotuning(options: Mapping[str, Any], xla_version: str) -> dict[st
     docs/compile.md). It is another one in the XLA of jax 0.10, where products of cuBLAS then have a larger workspace,
     and where results of autotuning are to be loaded.
     """
-    version = tuple(int(part) for part in re.findall(r"\d+", xla_version)[:2])
-    return {} if tuned.LOAD in options or version < _SAME_SINCE else {AUTOTUNE_LEVEL: "0"}
+    return {} if tuned.LOAD in options or comparable(xla_version) < _SAME_SINCE else {AUTOTUNE_LEVEL: "0"}
 
 
 def without_refused(options: Mapping[str, Any], users: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:

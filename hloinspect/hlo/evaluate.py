@@ -2,13 +2,14 @@
 
 TPU modules carry no ``known_trip_count``; a loop's count follows from its condition, its initial value and its step.
 
-A module may be damaged or hostile, so the work is limited: by question, by module and in depth. Where a limit is
-reached the value is unknown, as where the module does not determine it.
+A module may be damaged or hostile, so the work is limited: by question, by module and purpose, and in depth. Where a
+limit is reached the value is unknown, as where the module does not determine it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
@@ -25,8 +26,8 @@ _MAX_DEPTH_IN_ALL = 200
 Python's frames, of which there are 1000."""
 
 MAX_STEPS, MAX_STEPS_IN_ALL = 50_000, 500_000
-"""Values that one question may look at, and all questions about one module together. Those of the modules that are
-known take less than 1,300 and about 20,000."""
+"""Values that one question may look at, and all questions of one purpose about one module together. Those of known
+modules take less than 1,300 and about 20,000."""
 
 _MAX_LITERAL_STEPS = 64
 _MAX_TRIPS = 1 << 40
@@ -60,11 +61,13 @@ class _TooMuchError(Exception):
     """A question has reached one of the limits."""
 
 
-class _Work:
-    """Count what the questions about one module have cost, and how deep the one at hand is nested."""
+class Work:
+    """Count what the questions about one module have cost, and how deep the one at hand is nested. ``exhausted`` says
+    whether some question has reached a limit: what is unknown since then may be so for that reason."""
 
     def __init__(self) -> None:
         self.steps = 0
+        self.exhausted = False
         self._limit = 0
         self._depth = 0
         self._asked = False
@@ -79,6 +82,7 @@ class _Work:
         try:
             return question()
         except (_TooMuchError, RecursionError):  # the second where the caller's own stack is deep already
+            self.exhausted = True
             return None
         finally:
             self._asked = False
@@ -95,8 +99,21 @@ class _Work:
         self._depth -= 1
 
 
-def _work_of(module: Module) -> _Work:
-    found: _Work = module.memo.setdefault("evaluation", _Work())
+@contextmanager
+def work_for(module: Module, purpose: str) -> Iterator[Work]:
+    """Count the questions inside as work of this purpose, which has limits of its own: what one purpose uses up,
+    another still has."""
+    before = _work_of(module)
+    work: Work = module.memo.setdefault(f"evaluation for {purpose}", Work())
+    module.memo["evaluation"] = work
+    try:
+        yield work
+    finally:
+        module.memo["evaluation"] = before
+
+
+def _work_of(module: Module) -> Work:
+    found: Work = module.memo.setdefault("evaluation", Work())
     return found
 
 
@@ -192,7 +209,11 @@ class _Evaluation:
         key = ("behind", computation.name, loop.name, path)  # every slice behind the loop asks for it
         if key not in self._module.memo:
             self._module.memo[key] = None
-            self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+            try:
+                self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+            except (_TooMuchError, RecursionError):
+                del self._module.memo[key]  # a question with more work left may find it
+                raise
         found: int | None = self._module.memo[key]
         return found
 

@@ -218,7 +218,10 @@ class _Join:
     def _shares_buffer(self, ask: Ask, transfer: Transfer) -> bool:
         """Whether both are of one buffer in host memory: what was sent and comes back, an argument, or a result."""
         if ask.direction == H2D and ask.of is not None and not ask.computed:
-            return not set(self._transfers[ask.of]).isdisjoint(transfer.partners)
+            sent = set(self._transfers[ask.of])
+            if transfer.partners_cut:
+                return any(t.buffer == transfer.buffer for t in self._offload.transfers if t.id in sent)
+            return not sent.isdisjoint(transfer.partners)
         if transfer.buffer is None:
             return False
         buffer: Node | None = None

@@ -61,6 +61,7 @@ def round_trips(program: Program, transfers: Sequence[Transfer], outer: OuterBuf
                 transfer,
                 round_trip=other.id if other else None,
                 partners=own,
+                partners_cut=transfer.buffer in reads.cut,
                 source=source,
                 tensor=tensor,
                 fate=_fate(transfer, other is not None, outer, reads),

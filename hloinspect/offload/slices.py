@@ -9,10 +9,12 @@ pipelined host offloading is a fourth: each copy goes to, or comes from, the pla
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from hloinspect.hlo.evaluate import Arguments, LoopValues, evaluate, no_arguments
+from hloinspect.hlo.evaluate import Arguments, LoopValues, evaluate, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
 from hloinspect.offload.mechanism import is_pure_copy, slice_config
@@ -44,20 +46,99 @@ class SliceCheck:
         return self.by_index == self.emitted
 
 
-def check_slices(program: Program) -> tuple[SliceCheck, ...]:
-    """Every slice whose configuration and index can both be worked out, for the first turns of its loop."""
+Why = Literal["configuration", "index", "iterations", "limit"]
+_REASONS: Mapping[Why, str] = {
+    "configuration": "the configuration names no offset in the loop around it",
+    "index": "the module does not determine the index",
+    "iterations": "the module does not determine how often the loop runs",
+    "limit": "the index takes too long to work out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UncheckedSlice:
+    """A slice of host memory that is copied by its configuration, and of which nobody knows whether that is its index:
+    ``instruction`` is the one in the schedule."""
+
+    computation: str
+    instruction: str
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The slices of a module that are copied by their configuration: ``checks`` are those whose configuration and index
+    can both be worked out, for the first iterations of the loop, ``unchecked`` the others in host memory."""
+
+    checks: tuple[SliceCheck, ...] = ()
+    unchecked: tuple[UncheckedSlice, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[SliceCheck, ...]:
+        """The slices of host memory that are copied from or to another place than their index says."""
+        return tuple(check for check in self.checks if check.on_host and not check.agrees)
+
+    @property
+    def gap(self) -> str:
+        """Return what could not be checked, and why; "" where all of it was."""
+        if not self.unchecked:
+            return ""
+        reasons = Counter(each.why for each in self.unchecked)
+        count, first = len(self.unchecked), self.unchecked[0].instruction
+        what = f"a copied slice of host memory ({first})" if count == 1 else f"{count} copied slices of host memory"
+        why = "; ".join(
+            (f"{number}: " if len(reasons) > 1 else "") + _REASONS[reason] for reason, number in sorted(reasons.items())
+        )
+        first = f", the first is {first}" if count > 1 else ""
+        return f"{what} could not be checked ({why}{first}): compare gradients with those of the step without offload"
+
+
+def check_slices(program: Program) -> Slices:
+    """Check every slice that is copied by its configuration, for the first iterations of its loop."""
     module = program.module
     arguments = _loop_arguments(program)
-    annotated = any(computation.mentioning(SLICE_CONFIG) for computation in module.computations.values())
-    found: list[SliceCheck] = []
-    for computation in program.computations():
-        turns = arguments.get(computation.name, ())
-        if not turns and not annotated:  # only that configuration says anything outside of loops
-            continue
-        for index in computation.ending_in("fusion", "-start"):
-            if (instruction := computation.instruction(index)).called.get("calls"):
-                found += _checks(module, computation, instruction, turns)
-    return tuple(found)
+    uncounted = _in_uncounted_loops(program)
+    configured = any(c.mentioning(SLICE_CONFIG) or c.mentioning(MEMCPY_CONFIG) for c in module.computations.values())
+    checks: list[SliceCheck] = []
+    unchecked: list[UncheckedSlice] = []
+    with work_for(module, "slices") as work:
+        for computation in program.computations() if configured else ():
+            if not program.executions[computation.name]:
+                continue
+            turns = arguments.get(computation.name, ())
+            for index in computation.ending_in("fusion", "-start"):
+                if not (instruction := computation.instruction(index)).called.get("calls"):
+                    continue
+                for each in _checks(module, computation, instruction, turns):
+                    found = _decided(each, computation.name in uncounted)
+                    if isinstance(found, SliceCheck):
+                        checks.append(found)
+                    elif found.why == "index" and work.exhausted:
+                        unchecked.append(UncheckedSlice(found.computation, found.instruction, "limit"))
+                    else:
+                        unchecked.append(found)
+    return Slices(tuple(checks), tuple(unchecked))
+
+
+def _decided(found: SliceCheck | UncheckedSlice, is_uncounted: bool) -> SliceCheck | UncheckedSlice:
+    """Return what is sure of a slice. In a loop whose iterations are not counted only the first one is sure to run: a
+    slice that is wrong from the second one on may be right."""
+    if isinstance(found, UncheckedSlice) or not is_uncounted or found.agrees:
+        return found
+    if not found.on_host or found.by_index[0] != found.emitted[0]:
+        return found
+    return UncheckedSlice(found.computation, found.instruction, "iterations")
+
+
+def _in_uncounted_loops(program: Program) -> frozenset[str]:
+    """Return the computations whose innermost loop runs nobody knows how often."""
+    found: set[str] = set()
+    for site in program.call_sites:  # callers come before callees
+        call = program.module.computations[site.caller].instruction(site.index)
+        is_loop = call.opcode == "while"
+        if call.name in program.unknown_trip_counts if is_loop else site.caller in found:
+            found.add(site.callee)
+    return frozenset(found)
 
 
 def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
@@ -70,7 +151,7 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
         call = caller.instruction(site.index)
         outer = found.get(site.caller) or [no_arguments]
         if call.opcode == "while":
-            turns = _TURNS if site.times >= _TURNS else site.times
+            turns = _TURNS if call.name in program.unknown_trip_counts else min(site.times, _TURNS)
             values = LoopValues(module, caller, call, outer[0])
             found[site.callee] = [values.arguments(turn) for turn in range(turns)]
         elif call.opcode == "call":
@@ -98,7 +179,8 @@ def passed_on(module: Module, caller: Computation, call: Instruction, outer: Arg
 
 def _checks(
     module: Module, computation: Computation, instruction: Instruction, turns: Sequence[Arguments]
-) -> Iterator[SliceCheck]:
+) -> Iterator[SliceCheck | UncheckedSlice]:
+    """Yield the slices that an instruction copies by a configuration."""
     callee = module.computations.get(instruction.called["calls"][0])
     if callee is None:
         return
@@ -118,15 +200,17 @@ def _checks(
         part = callee.instruction(index)
         if part.opcode not in ("dynamic-slice", "dynamic-update-slice") or not part.operands:
             continue
+        config = SLICE_CONFIG if slice_config(part) is not None else MEMCPY_CONFIG
         whole = module.shape_of(callee, part.operands[0])
-        emitted = _emitted(part, memcpy, len(turns))
-        if whole is None or emitted is None:
+        if whole is None or (config == MEMCPY_CONFIG and memcpy is None):
             continue
-        offsets = [_offset(module, callee, part, whole, each) for each in passed]
+        emitted = _emitted(part, memcpy, len(turns))
+        offsets = [_offset(module, callee, part, whole, each) for each in passed] if emitted is not None else []
         known = tuple(offset for offset in offsets if offset is not None)
-        if len(known) == len(offsets):
-            config = SLICE_CONFIG if slice_config(part) is not None else MEMCPY_CONFIG
+        if emitted is not None and len(known) == len(offsets):
             yield SliceCheck(computation.name, instruction.name, whole.on_host, known, emitted, config)
+        elif whole.on_host:
+            yield UncheckedSlice(computation.name, instruction.name, "index" if emitted else "configuration")
 
 
 def _memcpy_config(fusion: Instruction) -> Mapping[str, object] | None:

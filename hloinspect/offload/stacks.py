@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
-from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments
+from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
 from hloinspect.offload.buffers import Node
@@ -29,6 +30,10 @@ MAX_EXECUTIONS = 10_000
 _MAX_CELLS = 1_000_000
 """Parts of buffers that all of these executions may touch together."""
 
+MAX_PARTNERS = 128
+"""Pairs for each transfer of a buffer that cannot be placed and that has more writers than this, and more readers. All
+pairs would be writers times readers."""
+
 _SLICES = ("dynamic-slice", "dynamic-update-slice")
 _BEFORE = 0  # the writer of what is in a buffer when the step begins; ids of transfers count from 1
 
@@ -38,12 +43,14 @@ class Reads:
     """How often each writer's bytes were read by each reader (``times`` by (writer, reader), ids of transfers).
 
     ``placed`` are the buffers whose every access could be placed: there ``times`` is complete, ``kept`` are the writers
-    of what is in them at the end of the step. In other buffers any reader may read what any writer has written.
+    of what is in them at the end of the step. In other buffers any reader may read what any writer has written; ``cut``
+    are those of them for which ``times`` has a part of these pairs only.
     """
 
     times: Counter[tuple[int, int]]
     placed: frozenset[Node]
     kept: frozenset[int]
+    cut: frozenset[Node]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,27 +86,43 @@ def reads_of(program: Program, transfers: Sequence[Transfer], mixed: Collection[
     shared = {buffer: some for buffer, some in by_buffer.items() if len({t.direction for t in some}) > 1}
     slices = _slices(program, [shared[buffer] for buffer in shared if buffer not in mixed])
     walk = _Walk(program, slices)
-    walk.run(transfers)
+    with work_for(program.module, "stacks"):
+        walk.run(transfers)
     times: Counter[tuple[int, int]] = Counter()
-    placed, kept = set(), set()
+    placed, kept, cut = set(), set(), set()
     for buffer, some in shared.items():
         accesses = walk.accesses.get(buffer, [])
         content = _Content.of(accesses) if walk.is_placed(some) else None
         if content is None:
-            times.update((w.id, r.id) for w in some for r in some if w.direction == D2H != r.direction)
+            writers = [t.id for t in some if t.direction == D2H]
+            readers = [t.id for t in some if t.direction != D2H]
+            times.update(_pairs(writers, readers))
+            if min(len(writers), len(readers)) > MAX_PARTNERS:
+                cut.add(buffer)
             continue
         for access in accesses:
             content.apply(access, times)
         placed.add(buffer)
         kept |= content.writers()
-    return Reads(times, frozenset(placed), frozenset(kept))
+    return Reads(times, frozenset(placed), frozenset(kept), frozenset(cut))
+
+
+def _pairs(writers: Sequence[int], readers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield each writer with each reader; where both are many, the first writers with the first readers and so on, so
+    that there are no more than ``MAX_PARTNERS`` times as many pairs as transfers."""
+    blocks = -(-min(len(writers), len(readers)) // MAX_PARTNERS)
+    for block in range(blocks):
+        some, others = (
+            each[block * len(each) // blocks : (block + 1) * len(each) // blocks] for each in (writers, readers)
+        )
+        yield from product(some, others)
 
 
 # ---- which part of its buffer a transfer moves
 
 
 def _slices(program: Program, groups: Sequence[Sequence[Transfer]]) -> dict[int, _Slice]:
-    """The slices of the buffers whose every slice is known, of one size and kind of element, by transfer's id."""
+    """Return the slices of the buffers whose every slice is known, of one size and type, by the transfer's id."""
     found: dict[int, _Slice] = {}
     left = MAX_EXECUTIONS
     for transfers in sorted(groups, key=lambda some: sum(t.executions for t in some)):
@@ -149,7 +172,7 @@ def _callee(module: Module, instruction: Instruction) -> Computation | None:
 
 
 def _only_slice(module: Module, body: Computation, hosts: Collection[int], direction: str) -> Instruction | None:
-    """The one slice or update through which a fusion's body touches its one parameter in host memory, or None."""
+    """Return the one slice or update through which a fusion's body uses its one parameter in host memory, or None."""
     names = {p.name for p in body.parameters if p.parameter_number in hosts}
     if len(names) != 1:
         return None
@@ -168,7 +191,7 @@ def _sliced(
     result: Shape | None,
     calls: tuple[tuple[Computation, Instruction], ...],
 ) -> _Slice | None:
-    """What a dynamic-slice or dynamic-update-slice takes of its operand 0."""
+    """Return what a dynamic-slice or dynamic-update-slice takes of its operand 0."""
     first = 1 if kind == "dynamic-slice" else 2
     whole = module.shape_of(body, part.operands[0])
     taken = result if kind == "dynamic-slice" or len(part.operands) < first else module.shape_of(body, part.operands[1])
@@ -192,7 +215,7 @@ class _Walk:
     _left: int = 2 * MAX_EXECUTIONS
 
     def is_placed(self, transfers: Sequence[Transfer]) -> bool:
-        """Whether every access of these transfers, all of one buffer, was placed."""
+        """Return whether every access of these transfers, all of one buffer, was placed."""
         known = all(t.id in self.slices and t.executions and t.buffer not in self._lost for t in transfers)
         return known and self._left >= 0
 

@@ -30,8 +30,8 @@ class Transfer:
     ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
     ``computation`` and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the
     transfer that brings the same buffer back, or that wrote it; ``partners`` are the ids of all that do, that one
-    first. ``stream`` is the runtime's, where a thunk sequence names it. ``fate``
-    says what the other end of the host buffer is (see roundtrips.py).
+    first; with ``partners_cut`` only some of them (stacks.py). ``stream`` is the runtime's, where a thunk sequence
+    names it. ``fate`` says what the other end of the host buffer is (see roundtrips.py).
     """
 
     id: int
@@ -55,6 +55,7 @@ class Transfer:
     stream: str | None = None
     fate: str = ""
     partners: tuple[int, ...] = ()
+    partners_cut: bool = False
 
     @property
     def bytes_per_step(self) -> int:

@@ -22,15 +22,16 @@ from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, 
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.schema import Report, TransferInfo
-from hloinspect.rules.advice import SLICES_RIGHT_SINCE
+from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
-from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
+from hloinspect.rules.evidence import Evidence
 from hloinspect.units import bytes_text
 from hloinspect.verdict import UNKNOWN
+from hloinspect.versions import SLICES_RIGHT_SINCE
 
 _MS = 1e9  # picoseconds
-_WRONG, *_GONE = "HLO301", "HLO302", "HLO304", "HLO309"
-_RULES = Choice(select=(_WRONG, *_GONE))
+_GONE = ("HLO302", "HLO304", "HLO309")
+_RULES = Choice(select=(WRONG_VALUES, *_GONE))
 """Bytes of another place than the program says, and offload that is asked for and is not there."""
 _AGAIN = re.compile(r"\.remat\d*(\.|$)")
 _LOST = (NOTE_OFFLOAD_GONE, NOTE_HOST_ARGUMENTS_GONE)
@@ -181,7 +182,7 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         target=target.name,
         devices=report.target.devices if report.target else 1,
         offload_lost=_finding(report, _GONE),
-        fault=_finding(report, [_WRONG]) or pipelined_too_early(report),
+        fault=_finding(report, [WRONG_VALUES]) or pipelined_too_early(report),
         fits=fits,
         obstacle=obstacle,
         step=step_time(found.prediction),
@@ -194,7 +195,7 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         limits=report.limits,
         unknown=tuple(unknown.reason for unknown in report.unknown),
         directory=report.input.path,
-        notes=_computed_again(found.offload),
+        notes=(*_computed_again(found.offload), *_not_looked_at(report)),
     )
     return _with_samples(point, _samples(settings, yardstick), yardstick.tokens)
 
@@ -216,6 +217,11 @@ def _computed_again(offload: Offload) -> tuple[str, ...]:
     return (f"to save memory XLA computes {what} again by itself, the largest {largest}{remedy}",)
 
 
+def _not_looked_at(report: Report) -> tuple[str, ...]:
+    """Return a note where nobody could see whether the values are right."""
+    return tuple(f"{rule.code}: {rule.reason}" for rule in report.rules_not_run if rule.code == WRONG_VALUES)
+
+
 def _finding(report: Report, codes: Sequence[str]) -> str | None:
     """The message of the first of these findings that is an error."""
     found = (f"{finding.message} ({finding.code})" for finding in report.findings if finding.code in codes)
@@ -228,11 +234,11 @@ def pipelined_too_early(report: Report) -> str | None:
     either."""
     program = Evidence(report)
     version = program.jax_version
-    if version is None or version >= SLICES_RIGHT_SINCE or program.has_flag(PIPELINED_FLAG) != "true":
+    if version is None or version >= SLICES_RIGHT_SINCE or not program.pipelined_by:
         return None
     if not any(transfer.executions > 1 and transfer.mechanism != KERNEL for transfer in report.transfers):
         return None
-    return f"--{PIPELINED_FLAG} makes gradients wrong before jax 0.11.1"
+    return f"{program.pipelined_by} makes gradients wrong before jax 0.11.1"
 
 
 def step_time(prediction: Prediction | None) -> StepTime | None:

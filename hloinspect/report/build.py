@@ -13,6 +13,7 @@ from hloinspect.hlo.model import ASYNC_PAIRS
 from hloinspect.offload.memory import Memory, Peak, Release
 from hloinspect.offload.program import Program
 from hloinspect.offload.source import Source
+from hloinspect.offload.stacks import MAX_PARTNERS
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
 from hloinspect.report.schema import (
@@ -84,8 +85,20 @@ def build_report(
             for copy in offload.host_copies
         ),
         host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
-        limits=tuple(limits),
+        limits=(*limits, *_cut_partners(offload)),
         unknown=tuple(unknown),
+    )
+
+
+def _cut_partners(offload: Offload) -> tuple[str, ...]:
+    """Return a line where not all transfers are listed that write or read what another one does."""
+    cut = [transfer.id for transfer in offload.transfers if transfer.partners_cut]
+    if not cut:
+        return ()
+    first = ", ".join(map(str, cut[:3]))
+    return (
+        f"{len(cut)} transfers ({first}, ...) have more partners than are listed: their buffers have more than "
+        f"{MAX_PARTNERS} writers and as many readers, and nothing shows which of them reads what which has written",
     )
 
 

@@ -508,7 +508,8 @@ class FindingInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuleNotRun:
-    """A rule that could not look, for want of evidence: what it would have found is not known to be absent."""
+    """A rule that could not look, for want of evidence, at anything or at some of it: what it would have found is not
+    known to be absent. One that found something elsewhere has findings too."""
 
     code: str
     name: str

@@ -11,16 +11,7 @@ from collections.abc import Iterable
 from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.units import bytes_text
-
-SLICES_RIGHT_SINCE = (0, 11, 1)
-"""The first jax that copies every slice of a pipelined loop from and to its own place. From 0.8.2 to 0.10.1 each turn's
-copy has the place of the next turn; in 0.10.2 and 0.11.0 the copies back of every scan walk the wrong way (HLO301)."""
-
-SCANS_WRONG_SINCE = (0, 10, 2)
-"""From here until ``SLICES_RIGHT_SINCE`` scans are wrong without pipelining too."""
-
-BUT_NOT = ", but not 0.10.2 or 0.11.0, which read wrong slices (HLO301)"
-"""What follows "a later jax" wherever that is advised for a step with slices of host memory."""
+from hloinspect.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES_RIGHT_SINCE
 
 ALLOCATOR_SHARE = 0.75
 """Share of the device's memory that XLA's allocator hands out at most in a process of JAX, with preallocation or
@@ -30,25 +21,32 @@ without, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (openxla/xla: gpu_
 # ---- versions
 
 
+def is_right_release(evidence: Evidence) -> bool:
+    """Return whether the program's jax is known, and is one of those whose slices are right. Where one of them is wrong
+    after all, no other version is known to be right."""
+    return evidence.jax_version is not None and evidence.jax_version >= SLICES_RIGHT_SINCE
+
+
 def slices_are_right(evidence: Evidence) -> bool | None:
     """Return whether the program's XLA copies the slices of pipelined loops right; None where nothing shows which XLA
     it is. The module itself shows it where no version is known: by a slice that is wrong, or by the configuration that
     only older versions write."""
-    if any(check.on_host and not check.agrees for check in evidence.slices):
+    if evidence.slices.wrong:
         return False
-    version = evidence.jax_version
-    if version is not None:
-        return version >= SLICES_RIGHT_SINCE
-    return False if any(check.config == MEMCPY_CONFIG for check in evidence.slices) else None
+    if evidence.jax_version is not None:
+        return is_right_release(evidence)
+    return False if any(check.config == MEMCPY_CONFIG for check in evidence.slices.checks) else None
 
 
 def pipelining(evidence: Evidence, numbers: Iterable[int]) -> str:
-    """Return how to have XLA carry these copies of a loop from one turn to the next, for the program's XLA; "" where
-    one more layer of them does not fit on the device."""
+    """Return how to have XLA carry these copies of a loop from one iteration to the next, for the program's XLA; ""
+    where one more layer of them does not fit on the device, and where slices are wrong though the version is one whose
+    slices are right."""
     more = sum(evidence.infos[number].bytes for number in numbers if evidence.turns(number) > 1)
-    if not fits_with(evidence, more):
+    right = slices_are_right(evidence)
+    if not fits_with(evidence, more) or (right is False and is_right_release(evidence)):
         return ""
-    flag, right = f"--{PIPELINED_FLAG}=true", slices_are_right(evidence)
+    flag = f"--{PIPELINED_FLAG}=true"
     if right is None:
         return f"{flag} (jax 0.11.1 or later only: before it gradients become wrong){_memory_of(evidence, more)}"
     if not right:
@@ -62,7 +60,7 @@ def scanning(evidence: Evidence, what: str = "scan the layers") -> str:
     if not evidence.is_gpu:
         return what
     if version is None:
-        return f"{what} (not with jax 0.10.2 or 0.11.0, which read wrong slices: HLO301)"
+        return f"{what} {SCAN_NOT_WITH}"
     if SCANS_WRONG_SINCE <= version < SLICES_RIGHT_SINCE:
         return f"{what}, with jax 0.11.1 or later: this one reads wrong slices in a scan (HLO301)"
     return what

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hloinspect.errors import CompileError
+from hloinspect.rules.blocking import REFUSED
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, Found, Rule
-
-CODE = "HLO308"
+from hloinspect.versions import BUT_NOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ KNOWN = (
     ),
     Known(
         re.compile(r"Cannot lower pallas_call on platform"),
-        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin, but not "
-        "0.10.2 or 0.11.0 for a step with slices of host memory (HLO301)",
+        "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin" + BUT_NOT,
     ),
     Known(
         re.compile(r"memory_space of all inputs passed to"),
@@ -109,7 +108,7 @@ def explained(error: CompileError) -> CompileError:
     text = f"{error} {error.detail}"
     for known in KNOWN:
         if known.pattern.search(text):
-            return CompileError(f"{error}; {CODE}: {known.remedy}", error.detail, CODE)
+            return CompileError(f"{error}; {REFUSED}: {known.remedy}", error.detail, REFUSED)
     return error
 
 
@@ -141,4 +140,4 @@ def refused(evidence: Evidence) -> Iterator[Found]:
     yield from ()  # it speaks where a step is compiled, not over a report
 
 
-RULES = (Rule(CODE, "compiler-refuses-offload", ERROR, (), refused),)
+RULES = (Rule(REFUSED, "compiler-refuses-offload", ERROR, (), refused),)

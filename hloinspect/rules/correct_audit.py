@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hloinspect.audit import keep_apart
 from hloinspect.report.schema import AuditEntry
+from hloinspect.rules.advice import scanning
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import AUDIT, ERROR, INFO, MODULE, WARNING, Found, Rule
 
@@ -40,10 +42,11 @@ def asked_and_lost(evidence: Evidence) -> Iterator[Found]:
         What was to be in host memory stays in device memory, or is computed again, without an error.
     What to do
         It depends on why it is gone, which the message says. Nothing needs the value: return or use what is put there.
-        A copy to the host and the copy back were folded: keep the barrier of `jax.checkpoint` (prevent_cse=True) where
-        layers are not scanned. The value depends on no argument: make it one. jax dropped it: give shardings that name
-        their memory. `hloinspect inspect --audit` shows all that was asked and what became of each; `hloinspect passes`
-        shows which compiler pass did it.
+        A copy to the host and the copy back were folded: scan the layers, or keep the barrier of `jax.checkpoint`
+        (prevent_cse=True) on unrolled ones, whose copies may then start too late to free memory (HLO201). The value
+        depends on no argument: make it one. jax dropped it: give shardings that name their memory.
+        `hloinspect inspect --audit` shows all that was asked and what became of each; `hloinspect passes` shows which
+        compiler pass did it.
     When the advice does not hold
         The value was put there for debugging only, or by code that is shared with steps that need it.
     Example
@@ -58,18 +61,19 @@ def asked_and_lost(evidence: Evidence) -> Iterator[Found]:
     folded = any(entry.direction == "d2h" and entry.cause == "folded" for entry in lost)
     for entry in lost:
         if not (folded and entry.direction == "h2d" and entry.cause == "folded"):  # told of with the copy to the host
-            yield _lost(entry)
+            yield _lost(evidence, entry)
 
 
-def _lost(entry: AuditEntry) -> Found:
+def _lost(evidence: Evidence, entry: AuditEntry) -> Found:
     what = entry.name or (f"{entry.dtype}[{','.join(map(str, entry.shape))}]" if entry.dtype else "a computation")
     way = _WAYS.get(entry.direction or "", "on the host")
     count = f"{entry.asked} placements" if entry.asked > 1 else "the placement"
     are = "are" if entry.asked > 1 else "is"
     by = f" by the pass {entry.pass_name}" if entry.pass_name else ""
+    folded = keep_apart(scanning(evidence)) if entry.cause == "folded" else ""
     return Found(
         message=f"{count} of {what} {way} {are} dropped{by}: {entry.reason}",
-        remedy=entry.remedy or "hloinspect inspect --audit shows all that was asked",
+        remedy=folded or entry.remedy or "hloinspect inspect --audit shows all that was asked",
         source=entry.source,
         severity=_LESS.get(entry.cause or ""),
         evidence={"names": [what], "asked": entry.asked, "cause": entry.cause or "", "pass": entry.pass_name or ""},

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hloinspect.audit import keep_apart
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.transfers import D2H, HostCopy
 from hloinspect.report.schema import AuditEntry
-from hloinspect.rules.advice import BUT_NOT, scanning
+from hloinspect.rules.advice import scanning
 from hloinspect.rules.correct_audit import deleted_as_a_whole, dropped_values
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, STABLEHLO, WARNING, Found, Rule
 from hloinspect.units import bytes_text
+from hloinspect.versions import BUT_NOT
 
 _REARRANGES = frozenset({"transpose", "reshape", "convert", "copy", "bitcast-convert", "reverse"})
 _INDEXING = frozenset({"add", "subtract", "multiply", "compare", "select", "clamp"})
@@ -48,8 +50,7 @@ def offload_deleted(evidence: Evidence) -> Iterator[Found]:
     yield Found(
         message=f"the program places {asked.to_host} values in host memory, and the compiled module has none there: "
         "XLA has deleted the offload",
-        remedy=f"{scanning(evidence)}; or keep jax.checkpoint's barrier (prevent_cse=True) on unrolled layers, whose "
-        "copies may then start too late to free memory (HLO201)",
+        remedy=keep_apart(scanning(evidence)),
         source=lost[0].source if lost else None,
         evidence={"placements": asked.to_host, "host_bytes": 0},
     )

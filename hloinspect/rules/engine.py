@@ -77,6 +77,8 @@ def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
             not_run.append(RuleNotRun(rule.code, rule.name, reason))
             continue
         findings += [_finding(rule, found, evidence, chosen) for found in rule.check(evidence)]
+        if rule.gap is not None and (reason := rule.gap(evidence)):
+            not_run.append(RuleNotRun(rule.code, rule.name, reason))
     findings.sort(key=_rank)
     return replace(
         evidence.report,

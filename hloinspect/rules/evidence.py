@@ -7,24 +7,26 @@ unrolled layers has a thousand transfers in one computation of a hundred thousan
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
+from hloinspect.offload.slices import Slices
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
+from hloinspect.versions import comparable, o1_pipelines
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
     from hloinspect.hlo.model import Computation, Module
-    from hloinspect.offload.slices import SliceCheck
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
     from hloinspect.rules.asked import Asked
 
 PIPELINED_FLAG = "xla_gpu_enable_pipelined_host_offloading"
+LEVEL = "optimization_level"
 MEMORY_SHARE = 0.8
 """Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit:
 80 % of the device's memory, then the slop factor)."""
@@ -56,7 +58,7 @@ class Evidence:
     offload: Offload | None = None
     prediction: Prediction | None = None
     target: Target | None = None
-    slices: Sequence[SliceCheck] = ()
+    slices: Slices = field(default_factory=Slices)
     asked: Asked | None = None
 
     # --- the report by id
@@ -131,7 +133,7 @@ class Evidence:
         """(0, 12, 0) where the program's jax is known: the older of jax and jaxlib, since XLA comes with jaxlib."""
         program = self.report.program
         return min(
-            (found for text in (program.jax, program.jaxlib) if text and (found := _version(text))), default=None
+            (found for text in (program.jax, program.jaxlib) if text and (found := comparable(text))), default=None
         )
 
     # --- the program
@@ -295,15 +297,52 @@ class Evidence:
             and self.transfers[number].computation in self.loops
         )
 
+    @property
+    def optimization_level(self) -> int:
+        """XLA's optimization level that the program was compiled with: a flag, or JAX's configuration; 0 where none is
+        known."""
+        configuration = self.report.program.configuration
+        given = self.has_flag(LEVEL) or (configuration.compile_options.get(LEVEL) if configuration else None) or ""
+        level = given.upper().removeprefix("EFFORT_").removeprefix("O")
+        return int(level) if level.isdecimal() else 0
+
+    @property
+    def pipelined_by(self) -> str:
+        """What the program was compiled with that has XLA pipeline its host transfers, in words; "" where nothing is
+        known to. O1 does so in some versions only."""
+        if (self.has_flag(PIPELINED_FLAG) or "").lower() in ("true", "1"):
+            return f"--{PIPELINED_FLAG}"
+        version = self.jax_version
+        if self.optimization_level < 1 or (version is not None and not o1_pipelines(version)):
+            return ""
+        return f"optimization level O{self.optimization_level}"
+
     @cached_property
     def is_pipelined(self) -> bool:
-        """Whether XLA carries some host transfer from one turn of a loop to the next."""
-        if self.has_flag(PIPELINED_FLAG) == "true":
+        """Whether XLA carries some host transfer from one turn of a loop to the next, or was to do so."""
+        if self.pipelined_by:
             return True
         if any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D):
             return True
-        sends = ([self.turns(t.id) > 1 for t in written] for written, _ in self.by_buffer.values())
-        return any(any(looping) and not all(looping) for looping in sends)  # one turn's copy is peeled out of its loop
+        return any(self._is_peeled(written) for written, _ in self.by_buffer.values())
+
+    def _is_peeled(self, written: Sequence[Transfer]) -> bool:
+        """Return whether, of the writers of one buffer, one iteration's is peeled out of the loop by pipelining: behind
+        the loop. Double buffering peels the first of an odd number of iterations, in front of a loop with two writers
+        in its body."""
+        looping = [self.loops[t.computation] for t in written if self.turns(t.id) > 1]
+        outside = [t for t in written if self.turns(t.id) <= 1]
+        if not looping or not outside:
+            return False
+        if len(set(looping)) == len(looping):
+            return True
+        places = [(loop.computation, self.module.computations[loop.computation].find(loop.name)) for loop in looping]
+        return any(
+            found is not None and found.index < t.start_index
+            for t in outside
+            for computation, found in places
+            if computation == t.computation
+        )
 
     @cached_property
     def causes(self) -> Mapping[int, str]:
@@ -346,14 +385,6 @@ class Evidence:
             if transfer.buffer is not None:
                 found.setdefault(transfer.buffer, ([], []))[0 if transfer.direction == D2H else 1].append(transfer)
         return {buffer: (tuple(written), tuple(fetched)) for buffer, (written, fetched) in found.items()}
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """The first three numbers of a version; a development version is older than the release that it leads to."""
-    parts = [int(part) for part in text.split(".")[:3] if part.isdecimal()]
-    if parts and ".dev" in text:
-        parts[-1] -= 1
-    return tuple(parts)
 
 
 def _work_counts(computation: Computation) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hloinspect.offload.roundtrips import ARGUMENT
 from hloinspect.offload.transfers import D2H, H2D, Transfer
 from hloinspect.rules.advice import ALLOCATOR_SHARE, allocator_limit_bytes, fits_with, scanning
+from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
@@ -236,5 +237,5 @@ RULES = (
     Rule("HLO201", "d2h-too-late-to-free-memory", ERROR, (MODULE, SCHEDULE, MEMORY), late_d2h),
     Rule("HLO202", "fetched-long-before-use", WARNING, (MODULE, SCHEDULE), fetched_early, by_cost=False),
     Rule("HLO203", "whole-stack-fetched", WARNING, (MODULE, SCHEDULE), whole_stack),
-    Rule("HLO209", "device-memory-exceeded", ERROR, (TARGET, MEMORY), device_full),
+    Rule(TOO_LARGE, "device-memory-exceeded", ERROR, (TARGET, MEMORY), device_full),
 )

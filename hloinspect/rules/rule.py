@@ -68,7 +68,7 @@ class Rule:
     """One rule. ``code`` is stable (HLO1xx time, 2xx memory, 3xx correctness, 4xx evidence), ``name`` kebab-case.
 
     ``severity`` is the most that it says; a rule with ``by_cost`` says less where little is lost (engine.py). ``needs``
-    is the evidence without which it cannot run.
+    is the evidence without which it cannot run. ``gap`` returns what a rule that runs could not look at for all that.
     """
 
     code: str
@@ -77,6 +77,7 @@ class Rule:
     needs: tuple[str, ...]
     check: Check
     by_cost: bool = False
+    gap: Callable[[Evidence], str] | None = None
 
     @property
     def summary(self) -> str:

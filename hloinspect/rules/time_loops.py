@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hloinspect.rules.advice import fits_with, pipelining, scanning
+from hloinspect.rules.advice import fits_with, is_right_release, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
-from hloinspect.rules.evidence import MEMORY_SHARE, PIPELINED_FLAG, Evidence
+from hloinspect.rules.evidence import MEMORY_SHARE, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text, time_text
@@ -126,11 +126,14 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
         return
     gain = prefetched_gain_ms(evidence, numbers)
     loop = evidence.loops[evidence.transfers[numbers[0]].computation]
-    if evidence.has_flag(PIPELINED_FLAG) == "true":
+    if evidence.pipelined_by:
         remedy = (
-            f"XLA did not pipeline these copies although --{PIPELINED_FLAG} is on: look whether the slice's index "
-            "depends on data, or whether something else in the turn reads the same host buffer"
+            f"XLA did not pipeline these copies although {evidence.pipelined_by} is on: look whether the slice's "
+            "index depends on data, or whether something else in the turn reads the same host buffer"
         )
+        gain = None
+    elif evidence.slices.wrong and is_right_release(evidence):
+        remedy = "XLA copies wrong slices, though in this version they are known to be right (HLO301): that is first"
         gain = None
     elif not (flag := pipelining(evidence, numbers)):
         remedy = (

@@ -9,12 +9,13 @@ from hloinspect.hlo.shape import Shape
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ROUND_TRIP
 from hloinspect.offload.transfers import D2H, Transfer, wrapped_body
-from hloinspect.rules.advice import BUT_NOT, scanning
+from hloinspect.rules.advice import scanning
 from hloinspect.rules.causes import ESTIMATOR_FLAG, SCHEDULER, SCHEDULER_FLAG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import time_text
+from hloinspect.versions import BUT_NOT
 
 PEELED = "peeled out of a loop whose other turns are copies"
 STRIDED = "since the slice is not one run of memory"
