@@ -185,10 +185,12 @@ def _attached(
 ) -> list[TransferGroup]:
     """Puts what is a pair's but for its loop with the pair, and returns the rest."""
     rest = []
+    first: dict[Hashable, tuple[list[TransferGroup], list[TransferGroup]]] = {}
+    for pair in pairs:
+        first.setdefault(_without_loop(pair[side][0]), pair)
     for group in groups:
-        fitting = [pair for pair in pairs if _without_loop(pair[side][0]) == _without_loop(group)]
-        if fitting:
-            fitting[0][side].append(group)
+        if fitting := first.get(_without_loop(group)):
+            fitting[side].append(group)
         else:
             rest.append(group)
     return rest

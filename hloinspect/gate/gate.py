@@ -204,12 +204,12 @@ def check_report(
     now = snapshot_of(report, name, origin=_origin(report, source))
     before = baseline.find(now) if baseline else None
     missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
-    results = tuple(check_budget(report, budget, before, now, missing) for budget in budgets)
     changes = None
     if before is not None:
         from hloinspect.gate.difference import difference
 
-        changes = difference(before, now)
+        changes = difference(before, now)  # once for all budgets: a baseline may hold many findings
+    results = tuple(check_budget(report, budget, before, now, missing, changes) for budget in budgets)
     return Checked(name, report, results, changes, now)
 
 
