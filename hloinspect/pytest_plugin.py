@@ -93,7 +93,7 @@ class Inspector:
         if self.update and chosen.get("baseline") is not None:
             chosen["update_baseline"] = True
         try:
-            return check(self._placed(step, chosen), cache=self._cache(), **chosen)
+            return check(self._placed(step), cache=self._cache(), name_from=self.rootdir, **chosen)
         except BudgetExceeded as error:
             lines = [str(error), *(f"  {line}" for line in details(error.checked))]
             lines += [f"  {note.text}" for note in error.checked.notes]
@@ -111,21 +111,19 @@ class Inspector:
         chosen = {name: value for name, value in self.options.items() if name not in ("budget", "baseline")} | options
         target = chosen.pop("target", None)
         chosen["xla_flags"] = tuple(chosen.get("xla_flags", ()))
-        report, _ = answer(self._placed(step, {}), GatedStep("", "", **chosen), target, cache=self._cache())
+        report, _ = answer(self._placed(step), GatedStep("", "", **chosen), target, cache=self._cache())
         return report
 
-    def _placed(self, step: Any, chosen: dict[str, Any]) -> Any:
-        """A name of a file as it is from the root directory; what the baseline calls it stays the name."""
+    def _placed(self, step: Any) -> Any:
+        """Return a path as it is from the root directory."""
         if not isinstance(step, (str, Path)):
             return step
         text = str(step)
         file, colon, function = text.rpartition(":")
         is_file = (file.endswith(".py") if colon else True) and not Path(file if colon else text).is_absolute()
-        placed = f"{self.rootdir / file}:{function}" if colon else str(self.rootdir / text)
-        if is_file:
-            chosen.setdefault("name", text)
-            return placed
-        return text
+        if not is_file:
+            return text
+        return f"{self.rootdir / file}:{function}" if colon else str(self.rootdir / text)
 
     def _cache(self) -> Path | None:
         if not self.use_cache:

@@ -130,6 +130,27 @@ def test_wrong_values_fail_and_are_neither_within_a_budget_nor_a_baseline(projec
     assert "if this is meant" not in done.stdout
 
 
+def test_two_projects_do_not_replace_each_others_entry(tmp_path: Path) -> None:
+    """The name is the path from the root directory, which no user gave."""
+    test = """
+def test_it(hloinspect):
+    hloinspect.check("step.hlo.gz", target="gb200", baseline="../b.json", budget="stall=99%")
+"""
+    said = []
+    for name in "ab":
+        home = tmp_path / name
+        home.mkdir()
+        shutil.copy(FIXTURES / "gb200_save" / "module.hlo.txt.gz", home / "step.hlo.gz")
+        (home / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        (home / "test_it.py").write_text(test, encoding="utf-8")
+        done = run_pytest(home, "-q", "--hloinspect-update-baseline")
+        said.append((done.returncode, "is that of a/step.hlo.gz, and this is b/step.hlo.gz" in done.stdout))
+    assert said == [(0, False), (1, True)]
+    assert [(entry.step, entry.origin) for entry in load_baseline(tmp_path / "b.json").entries] == [
+        ("step.hlo.gz", "a/step.hlo.gz")
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
 def test_a_baseline_is_recorded_by_several_workers_and_then_held(project: Path) -> None:

@@ -213,7 +213,8 @@ def _run(
     checks = _checks(reports, known)
     if not update or path is None or not _is_recordable(path, checks, unread, allow_unknown):
         return checks, unread
-    known = update_baseline(path, [checked.now for checked in checks])
+    named = {step.name for step, _ in reports if step.named_after is None}
+    known = update_baseline(path, [checked.now for checked in checks], named)
     click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
     return _checks(reports, known), unread
 
@@ -222,7 +223,10 @@ def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None)
     """Hold each report against its budgets. Raises UsageError where two are one step to a baseline."""
     from hloinspect.gate.gate import check_report
 
-    checks = [check_report(report, step.name, step.budgets, known, step.named_after) for step, report in reports]
+    checks = [
+        check_report(report, step.name, step.budgets, known, step.source, is_named=step.named_after is None)
+        for step, report in reports
+    ]
     seen: dict[tuple[str, str, int, str], GatedStep] = {}
     for (step, _), checked in zip(reports, checks, strict=True):
         other = seen.setdefault(checked.now.key, step)

@@ -1,5 +1,6 @@
 """What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
-that decides anything, no path of a machine."""
+that decides anything, no path outside of the project. (Of an input outside of it ``origin`` has its folder's name and a
+digest of its path, and no comparison looks at it.)"""
 
 from __future__ import annotations
 
@@ -110,8 +111,8 @@ class FindingGroup:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` tells inputs apart that bear one name, and
-    is None where the name itself does, or was given."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` is another for another input of the same
+    name (gate/origin.py), and None in what an older version wrote."""
 
     step: str
     target: str | None
@@ -147,7 +148,7 @@ def kind_of(report: Report) -> str:
 
 def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
     """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default. ``origin``: as ``origin_of`` (gate.py) gives it."""
+    by default. ``origin``: as gate/origin.py gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
