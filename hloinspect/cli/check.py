@@ -32,6 +32,7 @@ METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: st
 step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
 .HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
 Whatever the budgets are, wrong values (HLO301) and a step that does not fit (HLO209) fail; --ignore takes one out.
+It has no effect on HLO308: a step that the compiler refuses cannot be judged.
 Exit codes: 0 all within, 1 one is over, 2 wrong use, unreadable input, or a step that the compiler refuses (of
 several INPUTs the others are judged all the same), 3 not enough evidence (--allow-unknown makes
 that a pass) or nothing in the baseline to compare with."""
