@@ -21,9 +21,11 @@ from hloinspect.gate import findings
 from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes, new_count, tensor_text
-from hloinspect.gate.gate import check_report
+from hloinspect.gate.gate import Checked, check_report
 from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, Subject, snapshot_of
+from hloinspect.report.check_text import details
+from hloinspect.report.places import Place, budget_place
 from hloinspect.report.schema import FindingInfo, Report, SourceInfo
 
 SCAN = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
@@ -317,6 +319,63 @@ def test_a_pass_names_what_is_new_and_what_allows_it(report: Report, tmp_path: P
     failed = check_report(now, "step", [parse_budget("findings.warning+0")], known)
     assert failed.status() == "failed"
     assert [new.allowed_by for new in failed.new] == [()]
+
+
+# ---- what explains a failure
+
+
+def said(code: str, severity: str, line: int, function: str = "layer") -> FindingInfo:
+    """A finding whose message is its line."""
+    source = SourceInfo("train.py", line, function)
+    return FindingInfo(code, "a-name", severity, f"message {line}", "a remedy", None, None, source, {})
+
+
+def compared(report: Report, before: list[FindingInfo], after: list[FindingInfo], *budgets: str) -> Checked:
+    had, has = (dataclasses.replace(report, findings=tuple(found)) for found in (before, after))
+    known = Baseline(Path("b.json"), (snapshot_of(had, "step"),))
+    return check_report(has, "step", [parse_budget(text) for text in budgets], known)
+
+
+def explained_lines(checked: Checked) -> list[str]:
+    return [line.partition(":")[2].partition(";")[0].strip() for line in details(checked) if "; try: a remedy" in line]
+
+
+def test_a_failure_is_explained_by_what_is_new_and_not_by_others_of_its_rule(report: Report) -> None:
+    old, new = said("HLO102", "error", 11), said("HLO102", "error", 22, "loss")
+    checked = compared(report, [old], [old, new], "findings.error+0")
+    assert (checked.status(), explained_lines(checked)) == ("failed", ["message 22"])
+    (broken,) = checked.broken
+    assert budget_place(broken, checked, Path.cwd()) == Place("train.py", 22)
+
+
+def test_a_finding_that_became_worse_explains_a_failure(report: Report) -> None:
+    before = [said("HLO101", "error", 11), said("HLO102", "warning", 22)]
+    checked = compared(report, before, [before[0], said("HLO102", "error", 23)], "findings.error+0")
+    assert (checked.status(), explained_lines(checked)) == ("failed", ["message 23"])
+    assert budget_place(checked.broken[0], checked, Path.cwd()) == Place("train.py", 23)
+
+
+def test_a_limit_is_explained_by_what_it_counts_also_where_something_else_is_new(report: Report) -> None:
+    old, other, both = said("HLO102", "error", 11), said("HLO105", "warning", 22), said("HLO103", "error", 33)
+    checked = compared(report, [old], [old, other], "findings.error=0")
+    assert explained_lines(checked) == ["message 22", "message 11"]
+    checked = compared(report, [old], [old, other, both], "findings.error=0")
+    assert explained_lines(checked) == ["message 33", "message 22", "message 11"]  # what the limit counts comes first
+
+
+def test_what_is_left_out_of_an_explanation_is_counted(report: Report) -> None:
+    old = [said("HLO102", "error", number, f"f{number}") for number in range(5)]
+    new = [said("HLO103", "error", number, f"f{number}") for number in range(10, 15)]
+    checked = compared(report, old, [*old, *new], "findings.error=0")
+    assert explained_lines(checked) == [f"message {number}" for number in (10, 11, 12, 0, 1, 2)]
+    assert "and 4 more" in details(checked)
+
+
+def test_a_broken_tolerance_points_at_what_it_counts(report: Report) -> None:
+    new = [said("HLO101", "info", 11), said("HLO102", "warning", 22), said("HLO105", "error", 33)]
+    checked = compared(report, [], new, "findings.error+0", "findings.warning+0", "findings.HLO101+0")
+    places = [budget_place(broken, checked, Path.cwd()).line for broken in checked.broken]
+    assert places == [33, 22, 11]
 
 
 def test_names_of_what_was_lost_tell_findings_without_transfers_apart(report: Report) -> None:

@@ -58,17 +58,17 @@ class Checked:
 
     @property
     def blocked(self) -> tuple[FindingInfo, ...]:
-        """The findings that fail the check whatever its budgets are."""
+        """Return the findings that fail the check whatever its budgets are."""
         return blocking_findings(self.report)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What else the answer has to say of the rules behind ``blocked``, such as that one was left out."""
+        """Return what else has to be said of the rules behind ``blocked``, such as that one was left out."""
         return blocking_notes(self.report)
 
     @property
     def new(self) -> tuple[NewFinding, ...]:
-        """The findings that the baseline has not."""
+        """Return the findings that the baseline has not, or has as less."""
         if self.difference is None:
             return ()
         from hloinspect.gate.findings import is_new, new_count

@@ -270,7 +270,7 @@ def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     transfers = {transfer.id: transfer for transfer in report.transfers}
     groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
     for finding in report.findings:
-        file, function, _ = _told(finding.source, base)
+        file, function, _ = _place_of(finding.source, base)
         groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)
     return tuple(
         FindingGroup(
@@ -287,7 +287,7 @@ def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     )
 
 
-def _told(source: SourceInfo | None, base: Path) -> tuple[str | None, str | None, int | None]:
+def _place_of(source: SourceInfo | None, base: Path) -> tuple[str | None, str | None, int | None]:
     """Return file, function and line of a place."""
     if source is None:
         return None, None, None
@@ -299,19 +299,32 @@ def _subjects(finding: FindingInfo, transfers: Mapping[int, TransferInfo], base:
     found = [transfers[number] for number in finding.transfers if number in transfers]
     for transfer in found:
         array = f"{transfer.tensor.dtype}[{','.join(map(str, _shape(transfer)))}]"
-        yield Subject(transfer.tensor.name, array, *_told(transfer.source, base))
+        yield Subject(transfer.tensor.name, array, *_place_of(transfer.source, base))
     if found:
         return
     names = finding.evidence.get("names")
     for name in names if isinstance(names, (list, tuple)) and names else [None]:
-        yield Subject(None if name is None else str(name), None, *_told(finding.source, base))
+        yield Subject(None if name is None else str(name), None, *_place_of(finding.source, base))
+
+
+def findings_of(report: Report, groups: Sequence[FindingGroup], folder: Path | None = None) -> list[FindingInfo]:
+    """Return the findings that these groups of the report's own snapshot stand for, in the report's order."""
+    base = folder or Path.cwd()
+    transfers = {transfer.id: transfer for transfer in report.transfers}
+    wanted = {(g.code, g.severity, *_identity(subject)) for g in groups for subject in g.subjects or ()}
+    return [
+        f
+        for f in report.findings
+        if any((f.code, f.severity, *_identity(subject)) in wanted for subject in _subjects(f, transfers, base))
+    ]
+
+
+def _identity(subject: Subject) -> tuple[str, ...]:
+    """Return all of a subject but its line, in the order to sort by."""
+    return tuple(part or "" for part in (subject.file, subject.function, subject.name, subject.array))
 
 
 def _distinct(subjects: Iterable[Subject]) -> tuple[Subject, ...]:
     """Return subjects that differ in more than their line, sorted, each with its lowest line."""
-
-    def key(subject: Subject) -> tuple[str, ...]:
-        return tuple(part or "" for part in (subject.file, subject.function, subject.name, subject.array))
-
-    found = {key(subject): subject for subject in sorted(subjects, key=lambda s: -(s.line or 0))}
+    found = {_identity(subject): subject for subject in sorted(subjects, key=lambda s: -(s.line or 0))}
     return tuple(found[each] for each in sorted(found))
