@@ -130,6 +130,34 @@ def test_wrong_values_fail_and_are_neither_within_a_budget_nor_a_baseline(projec
     assert "if this is meant" not in done.stdout
 
 
+def test_a_pass_says_what_was_not_looked_for(project: Path) -> None:
+    (project / "test_left_out.py").write_text(
+        "from hloinspect.rules.choice import Choice\n"
+        "def test_left_out(hloinspect):\n"
+        "    without = Choice(ignore=('HLO301',))\n"
+        "    hloinspect.check('modules/wrong.hlo.pb.xz', target='gb200', budget='stall=99%', rules=without)\n"
+        "def test_nothing_left_out(hloinspect):\n"
+        "    hloinspect.check('modules/save.hlo.gz', target='gb200', budget='stall=99%')\n",
+        encoding="utf-8",
+    )
+    note = "HLO301 (wrong values) was not looked for: ignore = HLO301"
+    for options in (["-q"], ["-q", "-W", "error"], ["-v"]):
+        done = run_pytest(project, "test_left_out.py", *options, "--junitxml=found.xml")
+        assert done.returncode == 0, done.stdout
+        assert [line for line in done.stdout.splitlines() if "HLO" in line] == [
+            f"test_left_out.py::test_left_out: {note}"
+        ]
+    assert f'<property name="hloinspect" value="{note}"' in (project / "found.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
+def test_workers_hand_on_what_was_not_looked_for(project: Path) -> None:
+    test_a_pass_says_what_was_not_looked_for(project)
+    done = run_pytest(project, "test_left_out.py", "-q", "-n2", plugins=("hloinspect.pytest_plugin", "xdist"))
+    assert (done.returncode, done.stdout.count("was not looked for: ignore = HLO301")) == (0, 1)
+
+
 def test_two_projects_do_not_replace_each_others_entry(tmp_path: Path) -> None:
     """The name is the path from the root directory, which no user gave."""
     test = """
