@@ -174,10 +174,10 @@ def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update:
     for step in steps:
         other = seen.setdefault((step.name, step.target, step.devices), step)
         if other is not step:
-            raise UsageError(_twice(other, step))
+            raise UsageError(_same_name_text(other, step))
 
 
-def _twice(one: GatedStep, other: GatedStep) -> str:
+def _same_name_text(one: GatedStep, other: GatedStep) -> str:
     """Return what to say of two steps that a baseline would call the same, with what tells them apart."""
     options = ("source", "module", "link", "topology", "xla_flags", "production")
     differing = [option for option in options if getattr(one, option) != getattr(other, option)]
@@ -232,7 +232,7 @@ def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None)
     for (step, _), checked in zip(reports, checks, strict=True):
         other = seen.setdefault(checked.now.key, step)
         if other is not step and known is not None:
-            raise UsageError(_twice(other, step))
+            raise UsageError(_same_name_text(other, step))
     return checks
 
 
