@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from hloinspect.gate.gate import Checked
     from hloinspect.report.schema import Report
 
+PROPERTY = "hloinspect"
+"""The name under which a test's report holds what a check that passed has to say; xdist and JUnit XML hand it on."""
+
 MARKER_OPTIONS = ("target", "link", "devices", "topology", "xla_flags", "production", "budget", "baseline")
 
 
@@ -40,6 +43,22 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     options = ", ".join(f"{name}=..." for name in MARKER_OPTIONS)
     config.addinivalue_line("markers", f"hloinspect({options}): what the hloinspect fixture compiles and judges for")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the checks that passed have to say, such as that a rule was left out."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    lines = [
+        f"{report.nodeid}: {text}"
+        for report in reports
+        if isinstance(report, pytest.TestReport) and report.when == "call"
+        for name, text in report.user_properties
+        if name == PROPERTY
+    ]
+    if lines:
+        terminalreporter.section("hloinspect")
+        for line in dict.fromkeys(lines):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(name="hloinspect")
@@ -61,17 +80,20 @@ def hloinspect_fixture(request: pytest.FixtureRequest) -> Inspector:
         options=options,
         update=bool(config.getoption("--hloinspect-update-baseline")),
         use_cache=not config.getoption("--hloinspect-no-cache"),
+        properties=request.node.user_properties,
     )
 
 
 @dataclass(frozen=True)
 class Inspector:
-    """What the fixture ``hloinspect`` is. ``options`` are the marker's; arguments of a call replace them."""
+    """What the fixture ``hloinspect`` is. ``options`` are the marker's; arguments of a call replace them.
+    ``properties`` are those of the test."""
 
     rootdir: Path
     options: dict[str, Any]
     update: bool
     use_cache: bool
+    properties: list[tuple[str, object]]
 
     def check(self, step: Any, *, budget: str | Sequence[str] | None = None, **options: Any) -> Checked:
         """Hold a step against budgets and a baseline; fail the test, with what changed and where, if it does not fit.
@@ -93,7 +115,7 @@ class Inspector:
         if self.update and chosen.get("baseline") is not None:
             chosen["update_baseline"] = True
         try:
-            return check(self._placed(step, chosen), cache=self._cache(), **chosen)
+            checked = check(self._placed(step), cache=self._cache(), name_from=self.rootdir, **chosen)
         except BudgetExceeded as error:
             lines = [str(error), *(f"  {line}" for line in details(error.checked))]
             lines += [f"  {note.text}" for note in error.checked.notes]
@@ -102,6 +124,8 @@ class Inspector:
             pytest.fail("\n".join(lines), pytrace=False)
         except HloInspectError as error:
             pytest.fail(f"hloinspect: {error}", pytrace=False)
+        self.properties.extend((PROPERTY, note.text) for note in checked.notes)
+        return checked
 
     def inspect(self, step: Any, **options: Any) -> Report:
         """The report on a step, to assert on by hand (``hloinspect.report/1``, docs/report.md)."""
@@ -111,21 +135,19 @@ class Inspector:
         chosen = {name: value for name, value in self.options.items() if name not in ("budget", "baseline")} | options
         target = chosen.pop("target", None)
         chosen["xla_flags"] = tuple(chosen.get("xla_flags", ()))
-        report, _ = answer(self._placed(step, {}), GatedStep("", "", **chosen), target, cache=self._cache())
+        report, _ = answer(self._placed(step), GatedStep("", "", **chosen), target, cache=self._cache())
         return report
 
-    def _placed(self, step: Any, chosen: dict[str, Any]) -> Any:
-        """A name of a file as it is from the root directory; what the baseline calls it stays the name."""
+    def _placed(self, step: Any) -> Any:
+        """Return a path as it is from the root directory."""
         if not isinstance(step, (str, Path)):
             return step
         text = str(step)
         file, colon, function = text.rpartition(":")
         is_file = (file.endswith(".py") if colon else True) and not Path(file if colon else text).is_absolute()
-        placed = f"{self.rootdir / file}:{function}" if colon else str(self.rootdir / text)
-        if is_file:
-            chosen.setdefault("name", text)
-            return placed
-        return text
+        if not is_file:
+            return text
+        return f"{self.rootdir / file}:{function}" if colon else str(self.rootdir / text)
 
     def _cache(self) -> Path | None:
         if not self.use_cache:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import json
+import pstats
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,17 @@ def test_findings_come_go_and_change_by_rule_and_function(scan: Snapshot) -> Non
         (CHANGED, "HLO105"),
     ]
     assert "changed  HLO105 warning a-name (was error)   train.py:12 in layer" in explanation(found)
+
+
+def test_the_work_grows_as_the_transfers_do(scan: Snapshot) -> None:
+    def calls_for(count: int) -> int:
+        once = [group(function=f"layer{number}") for number in range(count)]
+        peeled = [group(function=f"layer{number}", loop_depth=0) for number in range(count)]
+        profile = cProfile.Profile()
+        profile.runcall(difference, holding(scan, *once, *peeled), holding(scan, *once))
+        return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+    assert calls_for(400) < 5 * calls_for(100)
 
 
 @pytest.mark.parametrize(

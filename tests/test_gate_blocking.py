@@ -165,7 +165,7 @@ def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkey
     (tmp_path / "pyproject.toml").write_text('[tool.hloinspect.severity]\nHLO301 = "warning"\n', encoding="utf-8")
     result = check(WRONG, *STALL)
     assert result.exit_code == 0
-    assert "HLO301 (wrong values) was found as a warning, which fails no check" in result.stdout
+    assert "HLO301 is a warning here, over which no check fails by itself: XLA copies" in result.stdout
 
 
 def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
@@ -196,7 +196,37 @@ def test_an_error_of_a_blocking_rule_fails_and_a_warning_is_shown(small: Report,
         for renderer in RENDERERS:
             assert code in renderer.render([checked])
             assert "a message" in renderer.render([checked])
-        assert f"{code} ({BLOCKING[code]})" in check_text.render([checked])
+        shown = check_text.render([checked])
+        if severity == "error":
+            assert f"{code} ({BLOCKING[code]})" in shown
+        else:
+            word = "a warning" if severity == "warning" else "information"
+            assert f"{code} is {word} here, over which no check fails by itself: a message" in shown
+            assert BLOCKING[code] not in shown  # a warning says that it may happen
+
+
+def test_a_warning_of_a_blocking_rule_fails_the_budget_that_counts_it_and_says_nothing_else(small: Report) -> None:
+    report = dataclasses.replace(small, findings=(finding(TOO_LARGE, "warning"),))
+    checked = check_report(report, "step", [parse_budget("findings.warning=0")])
+    assert checked.status() == FAILED
+    assert "fails no check" not in check_text.render([checked])
+
+
+@pytest.mark.parametrize("severity", ["warning", "info"])
+def test_a_warning_of_a_blocking_rule_is_shown_once_and_was_not_skipped(small: Report, severity: str) -> None:
+    others = tuple(finding(f"HLO1{number:02d}", "warning") for number in range(2 * github.MAX_FINDINGS))
+    report = dataclasses.replace(small, findings=(*others, finding(TOO_LARGE, severity)))
+    checked = check_report(report, "step", [parse_budget("stall=99%")])
+    root = ElementTree.fromstring(junit.render([checked]))
+    assert (root.get("tests"), list(root.iter("skipped"))) == ("2", [])
+    (suite,) = root.iter("testsuite")
+    assert (suite.get("skipped"), suite.get("failures")) == ("0", "0")
+    assert ["a message" in (text.text or "") for text in root.iter("system-out")] == [True]
+    run = json.loads(sarif.render([checked]))["runs"][0]
+    assert ([one["ruleId"] for one in run["results"]].count(TOO_LARGE), "invocations" in run) == (1, False)
+    lines = github.render([checked]).splitlines()
+    assert [line.split()[0] for line in lines if TOO_LARGE in line] == ["::notice"]
+    assert len(lines) == github.MAX_FINDINGS
 
 
 def test_errors_of_other_rules_stay_with_the_budgets(small: Report) -> None:
@@ -274,6 +304,10 @@ def test_a_refused_compilation_is_never_a_pass(
     assert "HLO308: a slice with strides" in done.stdout
     found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))
     assert (found["status"], [one["code"] for one in found["errors"]]) == ("error", ["HLO308"])
+
+
+def test_help_says_that_no_option_takes_a_refusal_out() -> None:
+    assert "It has no effect on HLO308" in " ".join(check("--help").stdout.split())
 
 
 # ---- choices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import shutil
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from offload_samples import module_text
 from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
-from hloinspect.gate.baseline import load_baseline, update_baseline
+from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.config import load_gate
-from hloinspect.gate.gate import check_report, name_of, origin_of
+from hloinspect.gate.gate import check_report, name_of
+from hloinspect.gate.origin import NAMED, PROGRAM, origin_of
 
 GATE = """
 [tool.hloinspect]
@@ -277,14 +279,120 @@ def test_python_does_not_replace_the_entry_of_another_folder_either(elsewhere: l
     assert [entry.step for entry in load_baseline(Path("b.json")).entries] == ["b", "step.hlo.gz"]
 
 
-def test_a_file_below_the_working_directory_has_its_path_and_no_origin(project: Path) -> None:
-    module = project / "modules" / "optimizer.hlo.gz"
-    assert origin_of(str(module), project) is None
-    assert origin_of("../a/step.hlo", project) is None
-    assert origin_of("train.steps:big", project) is None
-    assert origin_of("/else/train.py:step", project) != origin_of("/other/train.py:step", project)
-    assert check(module, "--target", "gb200", "--baseline", "b.json", "--update-baseline").exit_code == 0
-    assert [(e.step, e.origin) for e in load_baseline(Path("b.json")).entries] == [("modules/optimizer.hlo.gz", None)]
+@pytest.mark.parametrize("name", ["", "step.hlo.gz"])
+def test_files_of_one_relative_path_do_not_replace_each_other(
+    elsewhere: list[Path], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = elsewhere[0].parent.parent / "base.json"
+    options = ("step.hlo.gz", "--target", "gb200", "--baseline", "../base.json", "--update-baseline")
+    monkeypatch.chdir(elsewhere[0].parent)
+    assert check(*options, *(("--as", name) if name else ())).exit_code == 0
+    recorded = path.read_bytes()
+    assert [entry.origin for entry in load_baseline(path).entries] == ["a/step.hlo.gz"]
+    monkeypatch.chdir(elsewhere[1].parent)
+    refused = check(*options)
+    assert (refused.exit_code, refused.stderr.count("\n"), path.read_bytes()) == (2, 1, recorded)
+    assert "is that of a/step.hlo.gz, and this is b/step.hlo.gz" in refused.stderr
+    assert "this is deep/a/step.hlo.gz" in check(elsewhere[2], *options[1:]).stderr
+    assert check(*options, "--as", "step.hlo.gz").exit_code == 0
+    assert [entry.origin for entry in load_baseline(path).entries] == ["b/step.hlo.gz"]
+
+
+def test_a_file_from_elsewhere_does_not_replace_a_relative_path_nor_a_name(elsewhere: list[Path]) -> None:
+    options = ("--target", "gb200", "--baseline", "b.json", "--update-baseline")
+    shutil.copy(SMALL, "step.hlo.gz")
+    assert check("step.hlo.gz", *options).exit_code == 0
+    refused = check(elsewhere[0], *options)
+    assert refused.exit_code == 2
+    assert "is that of step.hlo.gz, and this is a/step.hlo.gz (folder " in refused.stderr
+    assert check(elsewhere[0], *options, "--as", "step.hlo.gz").exit_code == 0
+    assert [entry.origin for entry in load_baseline(Path("b.json")).entries] == [NAMED]
+    for other in ("step.hlo.gz", elsewhere[0]):
+        refused = check(other, *options)
+        assert (refused.exit_code, f"is that of {NAMED}, and this is " in refused.stderr) == (2, True)
+
+
+def test_an_entry_without_an_origin_is_updated_and_has_one_then(elsewhere: list[Path]) -> None:
+    options = ("--target", "gb200", "--baseline", "b.json", "--update-baseline")
+    assert check(elsewhere[0], *options).exit_code == 0
+    for change in ({"origin": None}, {}):
+        data = json.loads(Path("b.json").read_text(encoding="utf-8"))
+        del data["entries"][0]["origin"]
+        data["entries"][0].update(change)
+        Path("b.json").write_text(json.dumps(data), encoding="utf-8")
+        assert check(elsewhere[1], *options).exit_code == 0
+        (entry,) = load_baseline(Path("b.json")).entries
+        assert (entry.origin or "").startswith("b/step.hlo.gz (folder ")
+
+
+def test_steps_of_two_projects_do_not_replace_each_other(
+    elsewhere: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = "[[tool.hloinspect.step]]\nstep = 'step.hlo.gz'\ntarget = 'gb200'\n"
+    table = f"[tool.hloinspect]\nbaseline = '../b.json'\n{step}"
+    codes = []
+    for file in elsewhere[:2]:
+        (file.parent / "pyproject.toml").write_text(table, encoding="utf-8")
+        monkeypatch.chdir(file.parent)
+        codes.append(check("--update-baseline").exit_code)
+    assert codes == [0, 2]
+    assert check("step.hlo.gz", "--target", "gb200", "--as", "other", "--update-baseline").exit_code == 0
+    monkeypatch.chdir(elsewhere[0].parent)
+    assert check("step.hlo.gz", "--target", "gb200", "--update-baseline").exit_code == 0  # the same step, by its name
+
+
+@pytest.mark.parametrize(
+    ("source", "baseline", "origin"),
+    [
+        ("modules/step.hlo", "b.json", "modules/step.hlo"),
+        ("{home}/modules/step.hlo", "b.json", "modules/step.hlo"),
+        ("train.py:step", "ci/b.json", "../train.py:step"),
+        ("{home}/train.py:step", "ci/b.json", "../train.py:step"),
+        ("../project/train.py:step", "./ci/../b.json", "train.py:step"),
+        ("train.steps:big", "b.json", "train.steps:big"),
+        ("gs://bucket/run", "b.json", "gs://bucket/run"),
+    ],
+)
+def test_the_origin_within_a_project_is_the_same_on_every_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, baseline: str, origin: str
+) -> None:
+    for machine in ("one", "two"):
+        home = tmp_path / machine / "project"
+        home.mkdir(parents=True)
+        monkeypatch.chdir(home)
+        for is_named in (False, True):
+            assert origin_of(source.format(home=home), Path(baseline), is_named) == origin
+
+
+@pytest.mark.parametrize("mark", [".git", "pyproject.toml"])
+def test_the_project_is_the_repository_or_what_pyproject_is_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    (tmp_path / "project" / "sub").mkdir(parents=True)
+    (tmp_path / "project" / "ci").mkdir()
+    monkeypatch.chdir(tmp_path / "project" / "sub")
+    assert "(folder " in origin_of("../train.py:step", Path("../ci/b.json"))
+    (tmp_path / "project" / mark).touch()
+    assert origin_of("../train.py:step", Path("../ci/b.json")) == "../train.py:step"
+    assert "(folder " in origin_of("../../train.py:step", Path("../ci/b.json"))
+
+
+def test_a_path_through_a_link_is_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "project" / "run1").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("project")
+    (tmp_path / "project" / "latest").symlink_to("run1")
+    monkeypatch.chdir(tmp_path / "project")
+    assert origin_of(f"{tmp_path}/link/run1/step.hlo", Path("b.json")) == "run1/step.hlo"
+    assert origin_of("latest/step.hlo", Path("b.json")) == "latest/step.hlo"
+
+
+def test_a_file_outside_of_the_project_is_known_by_a_digest_or_its_name(tmp_path: Path) -> None:
+    baseline = tmp_path / "b.json"
+    one, other = (origin_of(f"/{home}/train.py:step", baseline) for home in ("else/a", "other/a"))
+    assert one.startswith("a/train.py:step (folder ")
+    assert one != other
+    assert {origin_of(f"/{home}/train.py:step", baseline, is_named=True) for home in ("else/a", "other/a")} == {NAMED}
+    assert (origin_of(None, baseline), origin_of(None, baseline, is_named=True)) == (PROGRAM, NAMED)
 
 
 def test_standard_input_is_recorded_under_a_name_or_not_at_all(tmp_path: Path) -> None:
@@ -298,9 +406,10 @@ def test_modules_of_one_dump_do_not_replace_each_other(tmp_path: Path) -> None:
     report = api.inspect(str(SMALL), target="gb200").report
     report = dataclasses.replace(report, input=dataclasses.replace(report.input, kind="dump"))
     other = dataclasses.replace(report, module=dataclasses.replace(report.module, name="jit_other"))
-    one, two = (check_report(each, "dump", [parse_budget("count=99")], source="dump").now for each in (report, other))
+    budgets = [parse_budget("count=99")]
+    one, two = (check_report(each, "dump", budgets, Baseline(path), source="dump").now for each in (report, other))
     update_baseline(path, [one])
-    with pytest.raises(UsageError, match=r"is that of module jit_replace_one, and this is module jit_other"):
+    with pytest.raises(UsageError, match=r"is that of .*, module jit_replace_one, and this is .*, module jit_other"):
         update_baseline(path, [two])
-    with pytest.raises(UsageError, match=r"module jit_replace_one and module jit_other would both be"):
+    with pytest.raises(UsageError, match=r", module jit_replace_one and .*, module jit_other would both be"):
         update_baseline(tmp_path / "new.json", [one, two])

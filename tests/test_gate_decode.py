@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hloinspect import api
 from hloinspect.cli import main
 from hloinspect.errors import InputError
+from hloinspect.gate import decode
 from hloinspect.gate.baseline import Baseline, load_baseline, to_json
 from hloinspect.gate.snapshot import snapshot_of
 
@@ -178,6 +179,23 @@ def test_what_is_there_twice_is_refused(valid: dict[str, Any], file: Path) -> No
     assert refusal(file, json.dumps(twice)) == "has two entries for step on 1 x gb200, predicted: delete one of them"
     text = json.dumps(valid).replace('"step": ', '"step": "other", "step": ', 1)
     assert refusal(file, text) == "is not a baseline: the key 'step' is there twice"
+
+
+def test_a_key_that_is_there_twice_is_found_in_one_pass() -> None:
+    compared = []
+
+    class Key(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return str.__eq__(self, other)
+
+    keys = [Key(f"k{number}") for number in range(1000)]
+    with pytest.raises(ValueError, match="'k999' is there twice"):
+        decode._object([(key, None) for key in (*keys, Key("k999"))])
+    assert len(compared) < 10 * len(keys)
 
 
 # ---- any damage

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import json
+import pstats
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,15 @@ from hypothesis import strategies as st
 
 from hloinspect import api
 from hloinspect.cli import main
-from hloinspect.gate.baseline import load_baseline, update_baseline
+from hloinspect.gate import findings
+from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
-from hloinspect.gate.findings import CAME, CHANGED, WENT, finding_changes, new_count, tensor_text
-from hloinspect.gate.gate import check_report
+from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes, new_count, tensor_text
+from hloinspect.gate.gate import Checked, check_report
 from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, Subject, snapshot_of
+from hloinspect.report.check_text import details
+from hloinspect.report.places import Place, budget_place
 from hloinspect.report.schema import FindingInfo, Report, SourceInfo
 
 SCAN = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
@@ -36,7 +42,7 @@ def snapshot(report: Report) -> Snapshot:
 
 
 def about(*tensors: str, file: str = "train.py", function: str = "layer") -> tuple[Subject, ...]:
-    """Subjects by ``name``, ``name array`` or ``array`` (with a bracket)."""
+    """Subjects by ``name``, ``name array``, ``array`` (with a bracket) or "" for no tensor."""
     found = []
     for text in tensors:
         name, _, array = (f" {text}" if "[" in text and " " not in text else text).partition(" ")
@@ -124,7 +130,44 @@ def test_findings_about_no_tensor_are_known_by_their_place() -> None:
     assert kinds(bare, group(subjects=(Subject(None, None, "train.py", "loss", 3),))) == [CAME, WENT]
 
 
-tensors = st.sampled_from(["hid", "q", "k bf16[8]", "bf16[8]", "bf16[9]"])
+@pytest.mark.parametrize(
+    ("before", "after", "came", "went"),
+    [
+        (("hid bf16[8]",), ("hid bf16[8]", "bf16[8]"), "bf16[8]", ""),
+        (("hid bf16[8]", "bf16[8]"), ("hid bf16[8]",), "", "bf16[8]"),
+        (("bf16[8]",), ("hid bf16[8]", "q bf16[8]"), "hid", ""),
+        (("hid bf16[8]", "q bf16[8]"), ("bf16[8]",), "", "hid"),
+        (("hid bf16[8]", "bf16[8]"), ("bf16[8]", "q bf16[8]"), "q", "hid"),
+        (("hid bf16[8]",), ("q bf16[8]",), "q", "hid"),
+        (("hid bf16[8]",), ("hid bf16[8]", "hid bf16[9]"), "", ""),
+        (("",), ("",), "", ""),
+        (("",), ("hid",), "hid", "nothing"),
+        (("hid",), ("",), "nothing", "hid"),
+        (("",), ("", "hid"), "hid", ""),
+        (("",), ("bf16[8]",), "bf16[8]", "nothing"),
+    ],
+)
+def test_a_finding_stands_for_one_other_and_that_of_its_name_first(
+    before: tuple[str, ...], after: tuple[str, ...], came: str, went: str
+) -> None:
+    changes = finding_changes([group(subjects=about(*before))], [group(subjects=about(*after))])
+    assert {change.kind: tensor_text(change.group) or "nothing" for change in changes} == {
+        kind: text for kind, text in ((CAME, came), (WENT, went)) if text
+    }
+    assert new_count(changes, "", "error") == (1 if came else 0)
+
+
+def test_an_array_whose_name_got_known_is_that_of_its_severity() -> None:
+    plain = [group(severity="warning", subjects=about("bf16[8]"))]
+    named = [
+        group(severity="error", subjects=about("hid bf16[8]")),
+        group(severity="warning", subjects=about("a bf16[8]")),
+    ]
+    (change,) = finding_changes(plain, named)
+    assert (change.kind, tensor_text(change.group), change.group.severity) == (CAME, "hid", "error")
+
+
+tensors = st.sampled_from(["hid", "q", "k bf16[8]", "m bf16[8]", "bf16[8]", "bf16[9]", ""])
 groups = st.builds(
     lambda code, severity, names, function: group(
         code, severity, function=function, subjects=about(*names, function=function)
@@ -148,7 +191,69 @@ def test_nothing_is_new_in_a_part_or_another_order(
     assert [change.after for change in came] == [change.before for change in went]
 
 
+Tensor = tuple[str, str, str | None, str | None]
+"""Rule, function, name and array."""
+
+
+def tensors_of(groups: Sequence[FindingGroup]) -> set[Tensor]:
+    return {(g.code, s.function or "", s.name, s.array) for g in groups for s in g.subjects or ()}
+
+
+def expected_new(before: set[Tensor], after: set[Tensor]) -> int:
+    """How many came, one place after the other: by names, and then one for each array that a side has no name of."""
+    count = 0
+    for code, function in {tensor[:2] for tensor in after}:
+        had, has = ({t[2:] for t in side if t[:2] == (code, function)} for side in (before, after))
+        names = {name for name, _ in had if name} & {name for name, _ in has if name}
+        old = {t for t in had - has if t[0] not in names}
+        new = {t for t in has - had if t[0] not in names}
+        count += len(new)
+        for array in {array for _, array in new if array}:
+            sides = [[name for name, of in side if of == array] for side in (old, new)]
+            count -= bool(sides[0]) and (None in sides[0] or None in sides[1])
+    return count
+
+
+@given(before=st.lists(groups, max_size=4), after=st.lists(groups, max_size=4))
+def test_as_many_are_new_as_have_no_counterpart(before: list[FindingGroup], after: list[FindingGroup]) -> None:
+    for had, has in ((before, after), (after, before)):
+        came = [change.group.count for change in finding_changes(had, has) if change.kind == CAME]
+        assert sum(came) == expected_new(tensors_of(had), tensors_of(has))
+
+
+def calls_for(count: int) -> int:
+    """How many functions are called to compare so many findings of one place with as many others."""
+    sides = [
+        [group(subjects=about(*(f"{side}{n} bf16[{n}]" for n in range(count)), *(f"f32[{n}]" for n in range(count))))]
+        for side in "ab"
+    ]
+    profile = cProfile.Profile()
+    profile.runcall(finding_changes, *sides)
+    return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined]
+
+
+def test_the_work_grows_as_the_findings_do() -> None:
+    assert calls_for(400) < 5 * calls_for(100)
+
+
 # ---- the gate
+
+
+def test_findings_are_compared_once_for_all_budgets(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hloinspect.gate import difference
+
+    seen = []
+
+    def counting(before: Sequence[FindingGroup], after: Sequence[FindingGroup]) -> tuple[FindingChange, ...]:
+        seen.append(before)
+        return finding_changes(before, after)
+
+    monkeypatch.setattr(difference, "finding_changes", counting)
+    monkeypatch.setattr(findings, "finding_changes", counting)
+    known = Baseline(Path("b.json"), (snapshot_of(report, "step"),))
+    budgets = ["lost=0", "findings.error+0", "findings.warning+0", "findings.HLO1+0"]
+    checked = check_report(report, "step", [parse_budget(text) for text in budgets], known)
+    assert (len(seen), checked.status(), checked.new) == (1, "passed", ())
 
 
 def judged(report: Report, snapshot: Snapshot, text: str, *findings: FindingGroup) -> tuple[str, float | None]:
@@ -214,6 +319,63 @@ def test_a_pass_names_what_is_new_and_what_allows_it(report: Report, tmp_path: P
     failed = check_report(now, "step", [parse_budget("findings.warning+0")], known)
     assert failed.status() == "failed"
     assert [new.allowed_by for new in failed.new] == [()]
+
+
+# ---- what explains a failure
+
+
+def said(code: str, severity: str, line: int, function: str = "layer") -> FindingInfo:
+    """A finding whose message is its line."""
+    source = SourceInfo("train.py", line, function)
+    return FindingInfo(code, "a-name", severity, f"message {line}", "a remedy", None, None, source, {})
+
+
+def compared(report: Report, before: list[FindingInfo], after: list[FindingInfo], *budgets: str) -> Checked:
+    had, has = (dataclasses.replace(report, findings=tuple(found)) for found in (before, after))
+    known = Baseline(Path("b.json"), (snapshot_of(had, "step"),))
+    return check_report(has, "step", [parse_budget(text) for text in budgets], known)
+
+
+def explained_lines(checked: Checked) -> list[str]:
+    return [line.partition(":")[2].partition(";")[0].strip() for line in details(checked) if "; try: a remedy" in line]
+
+
+def test_a_failure_is_explained_by_what_is_new_and_not_by_others_of_its_rule(report: Report) -> None:
+    old, new = said("HLO102", "error", 11), said("HLO102", "error", 22, "loss")
+    checked = compared(report, [old], [old, new], "findings.error+0")
+    assert (checked.status(), explained_lines(checked)) == ("failed", ["message 22"])
+    (broken,) = checked.broken
+    assert budget_place(broken, checked, Path.cwd()) == Place("train.py", 22)
+
+
+def test_a_finding_that_became_worse_explains_a_failure(report: Report) -> None:
+    before = [said("HLO101", "error", 11), said("HLO102", "warning", 22)]
+    checked = compared(report, before, [before[0], said("HLO102", "error", 23)], "findings.error+0")
+    assert (checked.status(), explained_lines(checked)) == ("failed", ["message 23"])
+    assert budget_place(checked.broken[0], checked, Path.cwd()) == Place("train.py", 23)
+
+
+def test_a_limit_is_explained_by_what_it_counts_also_where_something_else_is_new(report: Report) -> None:
+    old, other, both = said("HLO102", "error", 11), said("HLO105", "warning", 22), said("HLO103", "error", 33)
+    checked = compared(report, [old], [old, other], "findings.error=0")
+    assert explained_lines(checked) == ["message 22", "message 11"]
+    checked = compared(report, [old], [old, other, both], "findings.error=0")
+    assert explained_lines(checked) == ["message 33", "message 22", "message 11"]  # what the limit counts comes first
+
+
+def test_what_is_left_out_of_an_explanation_is_counted(report: Report) -> None:
+    old = [said("HLO102", "error", number, f"f{number}") for number in range(5)]
+    new = [said("HLO103", "error", number, f"f{number}") for number in range(10, 15)]
+    checked = compared(report, old, [*old, *new], "findings.error=0")
+    assert explained_lines(checked) == [f"message {number}" for number in (10, 11, 12, 0, 1, 2)]
+    assert "and 4 more" in details(checked)
+
+
+def test_a_broken_tolerance_points_at_what_it_counts(report: Report) -> None:
+    new = [said("HLO101", "info", 11), said("HLO102", "warning", 22), said("HLO105", "error", 33)]
+    checked = compared(report, [], new, "findings.error+0", "findings.warning+0", "findings.HLO101+0")
+    places = [budget_place(broken, checked, Path.cwd()).line for broken in checked.broken]
+    assert places == [33, 22, 11]
 
 
 def test_names_of_what_was_lost_tell_findings_without_transfers_apart(report: Report) -> None:

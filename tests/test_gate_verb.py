@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def test_a_baseline_is_recorded_and_held(tmp_path: Path) -> None:
         hloinspect.check(SMALL, target="gb200", name="other", baseline=path, allow_unknown=True)
     with pytest.raises(NotEnoughEvidence, match="was not changed"):
         hloinspect.check(SMALL, baseline=path, update_baseline=True)
+
+
+def test_a_program_without_a_file_does_not_replace_the_entry_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(SMALL, "jit_replace_one")
+    found = hloinspect.check(Compiled(), target="gb200", baseline="b.json", update_baseline=True)
+    hloinspect.check(found.report, baseline="b.json", update_baseline=True)  # the same program
+    with pytest.raises(UsageError, match=r"is that of a program of Python, and this is jit_replace_one"):
+        hloinspect.check("jit_replace_one", target="gb200", baseline="b.json", update_baseline=True)
 
 
 def test_a_report_an_inspection_and_a_compiled_program_are_checked_as_they_are() -> None:

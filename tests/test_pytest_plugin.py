@@ -130,6 +130,55 @@ def test_wrong_values_fail_and_are_neither_within_a_budget_nor_a_baseline(projec
     assert "if this is meant" not in done.stdout
 
 
+def test_a_pass_says_what_was_not_looked_for(project: Path) -> None:
+    (project / "test_left_out.py").write_text(
+        "from hloinspect.rules.choice import Choice\n"
+        "def test_left_out(hloinspect):\n"
+        "    without = Choice(ignore=('HLO301',))\n"
+        "    hloinspect.check('modules/wrong.hlo.pb.xz', target='gb200', budget='stall=99%', rules=without)\n"
+        "def test_nothing_left_out(hloinspect):\n"
+        "    hloinspect.check('modules/save.hlo.gz', target='gb200', budget='stall=99%')\n",
+        encoding="utf-8",
+    )
+    note = "HLO301 (wrong values) was not looked for: ignore = HLO301"
+    for options in (["-q"], ["-q", "-W", "error"], ["-v"]):
+        done = run_pytest(project, "test_left_out.py", *options, "--junitxml=found.xml")
+        assert done.returncode == 0, done.stdout
+        assert [line for line in done.stdout.splitlines() if "HLO" in line] == [
+            f"test_left_out.py::test_left_out: {note}"
+        ]
+    assert f'<property name="hloinspect" value="{note}"' in (project / "found.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
+def test_workers_hand_on_what_was_not_looked_for(project: Path) -> None:
+    test_a_pass_says_what_was_not_looked_for(project)
+    done = run_pytest(project, "test_left_out.py", "-q", "-n2", plugins=("hloinspect.pytest_plugin", "xdist"))
+    assert (done.returncode, done.stdout.count("was not looked for: ignore = HLO301")) == (0, 1)
+
+
+def test_two_projects_do_not_replace_each_others_entry(tmp_path: Path) -> None:
+    """The name is the path from the root directory, which no user gave."""
+    test = """
+def test_it(hloinspect):
+    hloinspect.check("step.hlo.gz", target="gb200", baseline="../b.json", budget="stall=99%")
+"""
+    said = []
+    for name in "ab":
+        home = tmp_path / name
+        home.mkdir()
+        shutil.copy(FIXTURES / "gb200_save" / "module.hlo.txt.gz", home / "step.hlo.gz")
+        (home / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        (home / "test_it.py").write_text(test, encoding="utf-8")
+        done = run_pytest(home, "-q", "--hloinspect-update-baseline")
+        said.append((done.returncode, "is that of a/step.hlo.gz, and this is b/step.hlo.gz" in done.stdout))
+    assert said == [(0, False), (1, True)]
+    assert [(entry.step, entry.origin) for entry in load_baseline(tmp_path / "b.json").entries] == [
+        ("step.hlo.gz", "a/step.hlo.gz")
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
 def test_a_baseline_is_recorded_by_several_workers_and_then_held(project: Path) -> None:

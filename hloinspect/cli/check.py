@@ -32,6 +32,7 @@ METRIC=LIMIT is a limit, METRIC+TOLERANCE so much over the baseline. Metrics: st
 step, us, ms, s), memory.device, memory.host (%, GiB, GB), bytes, count (.d2h, .exposed, ...), lost, findings (.error,
 .HLO101). With --baseline and no --budget: lost=0 stall+5% memory.device+5% memory.host+5% findings.error+0.
 Whatever the budgets are, wrong values (HLO301) and a step that does not fit (HLO209) fail; --ignore takes one out.
+It has no effect on HLO308: a step that the compiler refuses cannot be judged.
 Exit codes: 0 all within, 1 one is over, 2 wrong use, unreadable input, or a step that the compiler refuses (of
 several INPUTs the others are judged all the same), 3 not enough evidence (--allow-unknown makes
 that a pass) or nothing in the baseline to compare with."""
@@ -173,10 +174,10 @@ def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update:
     for step in steps:
         other = seen.setdefault((step.name, step.target, step.devices), step)
         if other is not step:
-            raise UsageError(_twice(other, step))
+            raise UsageError(_same_name_text(other, step))
 
 
-def _twice(one: GatedStep, other: GatedStep) -> str:
+def _same_name_text(one: GatedStep, other: GatedStep) -> str:
     """Return what to say of two steps that a baseline would call the same, with what tells them apart."""
     options = ("source", "module", "link", "topology", "xla_flags", "production")
     differing = [option for option in options if getattr(one, option) != getattr(other, option)]
@@ -213,7 +214,8 @@ def _run(
     checks = _checks(reports, known)
     if not update or path is None or not _is_recordable(path, checks, unread, allow_unknown):
         return checks, unread
-    known = update_baseline(path, [checked.now for checked in checks])
+    named = {step.name for step, _ in reports if step.named_after is None}
+    known = update_baseline(path, [checked.now for checked in checks], named)
     click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
     return _checks(reports, known), unread
 
@@ -222,12 +224,15 @@ def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None)
     """Hold each report against its budgets. Raises UsageError where two are one step to a baseline."""
     from hloinspect.gate.gate import check_report
 
-    checks = [check_report(report, step.name, step.budgets, known, step.named_after) for step, report in reports]
+    checks = [
+        check_report(report, step.name, step.budgets, known, step.source, is_named=step.named_after is None)
+        for step, report in reports
+    ]
     seen: dict[tuple[str, str, int, str], GatedStep] = {}
     for (step, _), checked in zip(reports, checks, strict=True):
         other = seen.setdefault(checked.now.key, step)
         if other is not step and known is not None:
-            raise UsageError(_twice(other, step))
+            raise UsageError(_same_name_text(other, step))
     return checks
 
 

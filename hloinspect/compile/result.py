@@ -214,7 +214,7 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
 
 
 def configuration_from(data: dict[str, Any] | None) -> Configuration | None:
-    """Return the configuration in a manifest or a baseline, None where it has none. Raises KeyError, TypeError,
+    """Return the configuration in a manifest, None where it has none. Raises KeyError, TypeError,
     ValueError and AttributeError where it is not whole."""
     if data is None:
         return None

@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -112,15 +112,16 @@ def _laid_out(value: Any, margin: str) -> str:
     return "[\n" + ",\n".join(f"{inner}{_laid_out(item, inner)}" for item in value) + f"\n{margin}]"
 
 
-def update_baseline(path: Path, entries: Sequence[Snapshot]) -> Baseline:
+def update_baseline(path: Path, entries: Sequence[Snapshot], named: Collection[str] = ()) -> Baseline:
     """Puts entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
-    if need be, and other processes that do the same wait. Raises InputError, and UsageError where it cannot be
-    written, or where an entry would replace that of another input."""
+    if need be, and other processes that do the same wait. ``named`` are the steps whose names the user gave: they may
+    replace the entry of another input. Raises InputError, and UsageError where it cannot be written, or where an entry
+    would replace that of another input."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             old = load_baseline(path) if path.exists() else Baseline(path)
-            _refuse_others(old, entries)
+            _refuse_others(old, entries, named)
             new = old.updated(entries)
             _replace(path, to_json(new))
     except OSError as error:
@@ -128,8 +129,9 @@ def update_baseline(path: Path, entries: Sequence[Snapshot]) -> Baseline:
     return new
 
 
-def _refuse_others(old: Baseline, entries: Sequence[Snapshot]) -> None:
-    """Raise UsageError where an entry would replace that of another input, which only has the same name."""
+def _refuse_others(old: Baseline, entries: Sequence[Snapshot], named: Collection[str]) -> None:
+    """Raise UsageError where an entry would replace that of another input, which only has the same name. Of an entry
+    without an origin nothing is known: an older version wrote it."""
     if twice := _twice(entries):
         inputs = [entry.origin or entry.step for entry in entries if entry.key == twice.key]
         raise UsageError(
@@ -138,10 +140,13 @@ def _refuse_others(old: Baseline, entries: Sequence[Snapshot]) -> None:
         )
     for entry in entries:
         known = old.find(entry)
-        if known is not None and known.origin and entry.origin and known.origin != entry.origin:
+        if known is None or known.origin is None or entry.step in named:
+            continue
+        if known.origin != entry.origin:
+            this = entry.origin or "an input without an origin"
             raise UsageError(
                 f"{old.path} was not changed: its entry {entry.step} on {_where(entry)} is that of {known.origin}, and "
-                f"this is {entry.origin}; if it is another step, give it a name of its own, else say that it is the "
+                f"this is {this}; if it is another step, give it a name of its own, else say that it is the "
                 f"same: {_RENAME} (--as {entry.step})"
             )
 

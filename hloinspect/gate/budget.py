@@ -103,6 +103,11 @@ def counted(metric: str) -> tuple[str, str]:
     return code, "" if code else metric.partition(".")[2]
 
 
+def with_article(severity: str) -> str:
+    """Return a severity as a sentence has it: ``an error``, ``a warning`` or ``information``."""
+    return {"error": "an error", "warning": "a warning"}.get(severity, "information")
+
+
 def family_of(budget: Budget) -> str:
     """Return what a budget's metric begins with: ``stall`` of ``stall.h2d``."""
     return budget.metric.partition(".")[0]

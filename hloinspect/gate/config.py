@@ -107,10 +107,12 @@ def _steps(
     if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
         raise UsageError(f"{where}: xla_flags is no list of flags")
     own = _budgets(table["budget"], f"{where} budget") if "budget" in table else budgets
+    source, name = _source(step, file.parent, folder), _text(table, "name", where)
     return [
         GatedStep(
-            source=_source(step, file.parent, folder),
-            name=_text(table, "name", where) or step,
+            source=source,
+            name=name or step,
+            named_after=None if name else source,
             target=target,
             link=_text(table, "link", where),
             devices=devices,

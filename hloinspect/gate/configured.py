@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +35,13 @@ def configuration_changes(
     return found
 
 
+def list_change(had: Sequence[str], has: Sequence[str]) -> str:
+    """Return what went and came of two lists of words that differ: ``-old +new``."""
+    old, new = set(had), set(has)
+    changed = [*(f"-{word}" for word in had if word not in new), *(f"+{word}" for word in has if word not in old)]
+    return " ".join(dict.fromkeys(changed)) or "in another order"
+
+
 def _changed(had: Mapping[str, str], has: Mapping[str, str]) -> list[str]:
     return [
         f"{_words(name)}: {_values(had.get(name), has.get(name))}"
@@ -51,9 +58,7 @@ def _words(name: str) -> str:
 def _values(had: str | None, has: str | None) -> str:
     """Return both values; of lists of flags those that went and came."""
     if any("--" in (value or "") for value in (had, has)):
-        old, new = ((value or "").split() for value in (had, has))
-        changed = [*(f"-{word}" for word in old if word not in new), *(f"+{word}" for word in new if word not in old)]
-        return " ".join(changed) or "in another order"
+        return list_change((had or "").split(), (has or "").split())
     return f"{'unset' if had is None else had} -> {'unset' if has is None else has}"
 
 

@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +27,7 @@ from hloinspect.gate.snapshot import (
     Subject,
     TransferGroup,
 )
+from hloinspect.rules.rule import SEVERITIES
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ _MAX_DIGITS = 19
 _SHOWN = 60
 _DIRECTIONS = ("d2h", "h2d")
 _VERDICTS = (HIDDEN, PARTIAL, EXPOSED, SYNCHRONOUS, UNKNOWN)
-_SEVERITIES = ("error", "warning", "info")
 _SOURCES = ("artifacts", "estimated", "unknown")
 _MECHANISM = re.compile(r"(synchronous )?(dma|kernel|unknown)")
 _CODE = re.compile(r"HLO\d{3}")
@@ -82,8 +83,8 @@ def _int(text: str) -> object:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {shown(next(key for key in keys if keys.count(key) > 1))} is there twice")
+        counts = Counter(key for key, _ in pairs)
+        raise ValueError(f"the key {shown(next(key for key in counts if counts[key] > 1))} is there twice")
     return found
 
 
@@ -255,7 +256,7 @@ _FINDING = _record(
     {
         "code": _matching(_CODE, "code of a rule"),
         "name": _text,
-        "severity": _one_of(*_SEVERITIES),
+        "severity": _one_of(*SEVERITIES),
         **_PLACE,
         "count": _whole,
     },

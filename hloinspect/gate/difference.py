@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from hloinspect.gate.configured import configuration_changes
+from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
 
@@ -185,10 +185,12 @@ def _attached(
 ) -> list[TransferGroup]:
     """Puts what is a pair's but for its loop with the pair, and returns the rest."""
     rest = []
+    first: dict[Hashable, tuple[list[TransferGroup], list[TransferGroup]]] = {}
+    for pair in pairs:
+        first.setdefault(_without_loop(pair[side][0]), pair)
     for group in groups:
-        fitting = [pair for pair in pairs if _without_loop(pair[side][0]) == _without_loop(group)]
-        if fitting:
-            fitting[0][side].append(group)
+        if fitting := first.get(_without_loop(group)):
+            fitting[side].append(group)
         else:
             rest.append(group)
     return rest
@@ -311,9 +313,7 @@ def _made(before: Snapshot, after: Snapshot) -> Sequence[str]:
         if old != new and old is not None and new is not None:
             found.append(f"{name}: {old} -> {new}")
     if had.flags is not None and has.flags is not None and had.flags != has.flags:
-        gone, come = (sorted(set(a) - set(b)) for a, b in ((had.flags, has.flags), (has.flags, had.flags)))
-        changed = [*(f"-{flag}" for flag in gone), *(f"+{flag}" for flag in come)] or ["in another order"]
-        found.append(f"flags: {' '.join(changed)}")
+        found.append(f"flags: {list_change(had.flags, has.flags)}")
     if had.configuration is not None and has.configuration is not None:
         same_target = (before.target, before.devices) == (after.target, after.devices)
         entering = ("flags", "topology", "jax", "jaxlib", "hloinspect")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from hloinspect.gate.snapshot import FindingGroup, Subject
+from hloinspect.rules.rule import SEVERITIES
 
 WENT, CAME, CHANGED = "went", "came", "changed"
 _MAX_NAMED = 4
-_SEVERITIES = ("info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,38 @@ class FindingChange:
         return group
 
 
-_Element = tuple[FindingGroup, Subject]
+_Place = tuple[str, str]
+_Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """One subject of a group, or a group without subjects. ``rank`` is higher for a worse severity. Places and keys are
+    made once for each: a file may hold many."""
+
+    group: FindingGroup
+    subject: Subject
+    rank: int
+    place: _Place
+    key: _Key
+    """What makes it another finding than the others of its side."""
+
+    by_name: _Key
+    by_array: _Key
+    by_group: _Key
 
 
 def finding_changes(before: Sequence[FindingGroup], after: Sequence[FindingGroup]) -> tuple[FindingChange, ...]:
     """Return what is different in ``after``, by rule, tensor and function. A finding that is about another tensor, or
     moved to another function, has gone and come."""
-    had, has = list(_elements(before)), list(_elements(after))
-    came = [each for each in has if _alike(each, had) is None]
-    went = [each for each in had if _alike(each, has) is None]
-    pairs = [(old, each) for each in has if (old := _alike(each, had)) is not None]
-    changed = [(old, new) for old, new in pairs if old[0].severity != new[0].severity]
+    had, has = _elements(before), _elements(after)
+    old_of, new_of = _same_in(has, had), _same_in(had, has)
+    for old, new in _pairs_by_array([e for e in had if e.key not in new_of], [e for e in has if e.key not in old_of]):
+        old_of[new.key], new_of[old.key] = old, new
+    came = [each for each in has if each.key not in old_of]
+    went = [each for each in had if each.key not in new_of]
+    pairs = [(old_of[each.key], each) for each in has if each.key in old_of]
+    changed = [(old, new) for old, new in pairs if old.group.severity != new.group.severity]
     return (
         *(FindingChange(CAME, None, group) for group in _grouped(came)),
         *(FindingChange(WENT, group, None) for group in _grouped(went)),
@@ -51,7 +72,7 @@ def finding_changes(before: Sequence[FindingGroup], after: Sequence[FindingGroup
 def is_new(change: FindingChange) -> bool:
     """Return whether a finding came, or was there and has become worse."""
     before, after = change.before, change.after
-    return after is not None and (before is None or _loudness(after) > _loudness(before))
+    return after is not None and (before is None or _rank(after) > _rank(before))
 
 
 def new_count(changes: Sequence[FindingChange], code: str, severity: str) -> int:
@@ -74,66 +95,106 @@ def tensor_text(group: FindingGroup) -> str:
     return ", ".join(str(name) for name in named[:_MAX_NAMED]) + more
 
 
-def _elements(groups: Sequence[FindingGroup]) -> Iterator[_Element]:
-    """Yield each group once a subject. Of one that is there in two severities only the worse: it decides."""
-    found: dict[tuple[object, ...], _Element] = {}
-    for group in sorted(groups, key=_loudness):
+def _elements(groups: Sequence[FindingGroup]) -> list[_Element]:
+    """Return each group once a subject. Of one that is there in two severities only the worse: it decides."""
+    found: dict[_Key, _Element] = {}
+    for group in sorted(groups, key=_rank):
+        group_place = _place(group)
         for subject in group.subjects or (Subject(None, None, group.file, group.function, group.line),):
-            found[group.code, subject.name, subject.array, _place(subject), group.subjects is None] = group, subject
-    yield from found.values()
+            element = _element(group, subject, group_place)
+            found[element.key] = element
+    return list(found.values())
 
 
-def _alike(element: _Element, others: Sequence[_Element]) -> _Element | None:
-    """Return the other that is the same finding, or None. Of several one of the same name, and then the worst."""
-    group, subject = element
-    fitting = [
-        other
-        for other in others
-        if other[0].code == group.code
-        and (
-            _place(other[0]) == _place(group)
-            if group.subjects is None or other[0].subjects is None
-            else _place(other[1]) == _place(subject) and _same_tensor(other[1], subject)
-        )
+def _element(group: FindingGroup, subject: Subject, group_place: _Place) -> _Element:
+    code, place, name, array = group.code, _place(subject), subject.name or None, subject.array or None
+    return _Element(
+        group=group,
+        subject=subject,
+        rank=_rank(group),
+        place=place,
+        key=("exact", code, place, name, array, group.subjects is None),
+        by_name=("name", code, place, name),
+        by_array=("array", code, place, array),
+        by_group=("group", code, group_place),
+    )
+
+
+def _same_in(elements: Sequence[_Element], others: Sequence[_Element]) -> dict[_Key, _Element]:
+    """Return, by the key of each element, the other that is the same finding by its tensor's name. Findings about no
+    tensor are the same where their place is, and so are all of a place where a side recorded no tensors."""
+    exact, by_name, by_group, bare = _indexes(others)
+    found: dict[_Key, _Element] = {}
+    for each in elements:
+        other = exact.get(each.key)
+        if other is None and each.group.subjects is None:
+            other = by_group.get(each.by_group)
+        elif other is None:
+            other = by_name.get(each.by_name) or bare.get(each.by_group)
+        if other is not None:
+            found[each.key] = other
+    return found
+
+
+def _indexes(elements: Sequence[_Element]) -> tuple[Mapping[_Key, _Element], ...]:
+    """Return the elements by key, by name, by the place of their group, and those without subjects by that place. Of
+    several the worst stays: they come in that order."""
+    with_name = {each.by_name: each for each in elements if each.subject.name}
+    bare = {each.by_group: each for each in elements if each.group.subjects is None}
+    return {each.key: each for each in elements}, with_name, {each.by_group: each for each in elements}, bare
+
+
+def _pairs_by_array(had: Sequence[_Element], has: Sequence[_Element]) -> list[tuple[_Element, _Element]]:
+    """Return pairs of arrays of one type and shape of which a side knows no name. Each is in one pair at most, so that
+    a finding does not stand for a second one. (Two without a name are in none: their keys are the same.)"""
+    pairs = [(old, new) for new, old in _named_ones(has, had)]
+    return pairs + _named_ones(had, has)
+
+
+def _named_ones(unnamed: Sequence[_Element], others: Sequence[_Element]) -> list[tuple[_Element, _Element]]:
+    """Return each array without a name with one of the others that has one: of its severity, else the worst."""
+    named: dict[_Key, list[_Element]] = {}
+    for other in others:
+        if other.subject.name and other.subject.array:
+            named.setdefault(other.by_array, []).append(other)
+    return [
+        (each, max(named[each.by_array], key=lambda other: (other.rank == each.rank, other.rank, other.subject.name)))
+        for each in unnamed
+        if not each.subject.name and each.by_array in named
     ]
-    return max(fitting, key=lambda other: (other[1].name == subject.name, _loudness(other[0])), default=None)
 
 
-def _same_tensor(one: Subject, other: Subject) -> bool:
-    """Return whether two tensors have one name or, where a side has none, are arrays of one type and shape."""
-    return one.name == other.name if one.name and other.name else one.array == other.array
-
-
-def _place(one: Subject | FindingGroup) -> tuple[str, str]:
+def _place(one: Subject | FindingGroup) -> _Place:
     return PurePath(one.file or "").name, one.function or ""
 
 
-def _loudness(group: FindingGroup) -> int:
-    return _SEVERITIES.index(group.severity)
+def _rank(group: FindingGroup) -> int:
+    """Return a number that is higher for a worse severity."""
+    return -SEVERITIES.index(group.severity)
 
 
 def _grouped(elements: Sequence[_Element]) -> list[FindingGroup]:
     """Return the elements as groups of one rule, severity and function."""
-    found: dict[tuple[str, str, tuple[str, str]], list[_Element]] = {}
-    for group, subject in elements:
-        found.setdefault((group.code, group.severity, _place(subject)), []).append((group, subject))
+    found: dict[tuple[str, str, _Place], list[_Element]] = {}
+    for each in elements:
+        found.setdefault((each.group.code, each.group.severity, each.place), []).append(each)
     return [_group(found[key]) for key in sorted(found)]
 
 
 def _group(elements: Sequence[_Element]) -> FindingGroup:
-    group, first = elements[0]
+    group, first = elements[0].group, elements[0].subject
     if group.subjects is None:
         return group
-    subjects = tuple(subject for _, subject in elements)
+    subjects = tuple(each.subject for each in elements)
     return replace(
         group, file=first.file, function=first.function, line=first.line, count=len(subjects), subjects=subjects
     )
 
 
 def _by_severities(pairs: Sequence[tuple[_Element, _Element]]) -> list[list[tuple[_Element, _Element]]]:
-    found: dict[tuple[str, str, str, tuple[str, str]], list[tuple[_Element, _Element]]] = {}
+    found: dict[tuple[str, str, str, _Place], list[tuple[_Element, _Element]]] = {}
     for old, new in pairs:
-        found.setdefault((new[0].code, new[0].severity, old[0].severity, _place(new[1])), []).append((old, new))
+        found.setdefault((new.group.code, new.group.severity, old.group.severity, new.place), []).append((old, new))
     return [found[key] for key in sorted(found)]
 
 

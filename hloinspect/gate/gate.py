@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hloinspect.errors import UsageError
@@ -59,17 +58,17 @@ class Checked:
 
     @property
     def blocked(self) -> tuple[FindingInfo, ...]:
-        """The findings that fail the check whatever its budgets are."""
+        """Return the findings that fail the check whatever its budgets are."""
         return blocking_findings(self.report)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What else the answer has to say of the rules behind ``blocked``, such as that one was left out."""
+        """Return what else has to be said of the rules behind ``blocked``, such as that one was left out."""
         return blocking_notes(self.report)
 
     @property
     def new(self) -> tuple[NewFinding, ...]:
-        """The findings that the baseline has not."""
+        """Return the findings that the baseline has not, or has as less."""
         if self.difference is None:
             return ()
         from hloinspect.gate.findings import is_new, new_count
@@ -121,19 +120,6 @@ def name_of(source: str, folder: Path) -> str:
     if colon and file.endswith(".py"):
         return f"{told_from(file, folder)}:{function}"
     return source if colon else told_from(source, folder)
-
-
-def origin_of(source: str, folder: Path) -> str | None:
-    """Return what tells an input apart from others that ``name_of`` gives the same name: for a file outside of
-    ``folder`` its own folder's name and a digest of the whole path. None where the name is a path or a module."""
-    file, colon, function = source.rpartition(":")
-    is_step = bool(colon) and file.endswith(".py")
-    path = PurePath(file if is_step else source)
-    if (colon and not is_step) or not path.is_absolute() or path.is_relative_to(folder):
-        return None
-    digest = hashlib.sha256(str(path.parent).encode("utf-8", "surrogateescape")).hexdigest()[:12]
-    name = f"{path.name}:{function}" if is_step else path.name
-    return f"{path.parent.name}/{name} (folder {digest})"
 
 
 def report_of(
@@ -188,11 +174,15 @@ def check_report(
     budgets: Sequence[Budget],
     baseline: Baseline | None = None,
     source: str | None = None,
+    is_named: bool = False,
 ) -> Checked:
-    """Holds budgets against a report, over the baseline's entry for the step of that name (``source`` is the input that
-    the name was made from, None where the name was given); ``DEFAULT_BUDGETS`` where
-    there is a baseline and no budget. Raises UsageError where there is neither, and for a budget over findings that
-    counts nothing."""
+    """Hold budgets against a report, over the baseline's entry for the step of that name; ``DEFAULT_BUDGETS`` where
+    there is a baseline and no budget.
+
+    ``source`` is the INPUT, None for a program without a file, and ``is_named`` whether the user gave the name.
+    Raises UsageError where there is neither a budget nor a baseline, and for a budget over findings that counts
+    nothing.
+    """
     if not budgets:
         if baseline is None:
             raise UsageError("a gate needs a limit: --budget stall=2%, or --baseline (see `hloinspect check --help`)")
@@ -201,25 +191,25 @@ def check_report(
         from hloinspect.gate.sense import refuse_senseless_of
 
         refuse_senseless_of(budgets, report)
-    now = snapshot_of(report, name, origin=_origin(report, source))
+    origin = _origin(report, baseline, source, is_named) if baseline is not None else None
+    now = snapshot_of(report, name, origin=origin)
     before = baseline.find(now) if baseline else None
     missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
-    results = tuple(check_budget(report, budget, before, now, missing) for budget in budgets)
     changes = None
     if before is not None:
         from hloinspect.gate.difference import difference
 
-        changes = difference(before, now)
+        changes = difference(before, now)  # once for all budgets: a baseline may hold many findings
+    results = tuple(check_budget(report, budget, before, now, missing, changes) for budget in budgets)
     return Checked(name, report, results, changes, now)
 
 
-def _origin(report: Report, source: str | None) -> str | None:
-    if source is None:
-        return None
-    origin = origin_of(source, Path.cwd())
-    if report.input.kind != DUMP:
-        return origin
-    return f"{origin}, module {report.module.name}" if origin else f"module {report.module.name}"
+def _origin(report: Report, baseline: Baseline, source: str | None, is_named: bool) -> str:
+    """Return an input's origin, of a dump with the module."""
+    from hloinspect.gate.origin import NAMED, origin_of
+
+    origin = origin_of(source, baseline.path, is_named)
+    return f"{origin}, module {report.module.name}" if report.input.kind == DUMP and origin != NAMED else origin
 
 
 def _defaults(report: Report) -> list[Budget]:

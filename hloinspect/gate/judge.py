@@ -53,11 +53,12 @@ def check_budget(
     before: Snapshot | None = None,
     now: Snapshot | None = None,
     missing: str = "there is no baseline",
+    changes: Difference | None = None,
 ) -> BudgetResult:
     """Holds one budget against a report. Over is over even where something else is unknown; within needs all evidence.
 
-    ``before`` is the baseline's entry, ``missing`` why there is none, ``now`` the report's own snapshot where it was
-    made already.
+    ``before`` is the baseline's entry, ``missing`` why there is none; ``now`` is the report's own snapshot and
+    ``changes`` what differs between the two, where they were made already.
     """
     now = now or snapshot_of(report, "")
     if budget.needs_baseline and before is None:
@@ -66,9 +67,9 @@ def check_budget(
     if budget.op != ABSOLUTE and base is None:
         return _unsettled(budget, MISSING, kind_of(report), f"the baseline has no {budget.words}")
     if before is not None and budget.op != ABSOLUTE and budget.metric.startswith(FINDINGS):
-        return _new_findings(report, budget, before, now)
-    changes = _lost(before, now) if before is not None and budget.metric == LOST else None
-    value = float(changes.lost_runs) if changes else amount_of(now, budget.metric)
+        return _new_findings(report, budget, before, now, changes or _difference(before, now))
+    lost = (changes or _difference(before, now)) if before is not None and budget.metric == LOST else None
+    value = float(lost.lost_runs) if lost else amount_of(now, budget.metric)
     doubt = doubt_of(report, budget.metric, before if budget.op != ABSOLUTE else None)
     if value is None:
         return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is no {budget.words}")
@@ -77,7 +78,7 @@ def check_budget(
         return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is nothing to take {budget.limit:g} % of")
     limit = _allowed(budget, base, share, before)
     status = OVER if value > limit else UNKNOWN if doubt else WITHIN
-    reason = doubt if status == UNKNOWN else _reason(budget, changes)
+    reason = doubt if status == UNKNOWN else _reason(budget, lost)
     is_time = budget.kind == TIME
     scale = 100 / share if share else 1.0
     unit = "%" if share else {TIME: "ms", SIZE: "bytes", COUNT: "count"}[budget.kind]
@@ -95,20 +96,19 @@ def check_budget(
     )
 
 
-def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapshot) -> BudgetResult:
+def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapshot, changes: Difference) -> BudgetResult:
     """Hold against a budget what is new: one finding that is gone does not make up for another that came."""
-    from hloinspect.gate.findings import finding_changes, new_count
+    from hloinspect.gate.findings import new_count
 
     code, severity = counted(budget.metric)
-    changes = finding_changes(before.findings, now.findings)
-    value = float(new_count(changes, code, severity))
+    value = float(new_count(changes.findings, code, severity))
     doubt = doubt_of(report, budget.metric, before)
     status = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
     reason = doubt if status == UNKNOWN else f"new {budget.words}"
     return BudgetResult(budget, status, value, budget.limit, None, "count", None, None, now.kind, reason)
 
 
-def _lost(before: Snapshot, now: Snapshot) -> Difference:
+def _difference(before: Snapshot, now: Snapshot) -> Difference:
     from hloinspect.gate.difference import difference  # not needed without a baseline
 
     return difference(before, now)
@@ -119,9 +119,9 @@ def _unsettled(budget: Budget, status: str, kind: str, reason: str) -> BudgetRes
     return BudgetResult(budget, status, None, None, None, unit, None, None, kind, reason)
 
 
-def _reason(budget: Budget, changes: Difference | None) -> str:
-    if changes is not None and changes.lost:
-        return f"{budget.words}: {changes.lost[0]}"
+def _reason(budget: Budget, lost: Difference | None) -> str:
+    if lost is not None and lost.lost:
+        return f"{budget.words}: {lost.lost[0]}"
     return budget.words
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hloinspect.errors import UsageError
-from hloinspect.gate.budget import FINDINGS, Budget, counted
+from hloinspect.gate.budget import FINDINGS, Budget, counted, with_article
 from hloinspect.report.schema import Report
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def why_senseless(budget: Budget, left_out: Mapping[str, str], rules: Choice | N
         first = left_out[fitting[0].code]
         return f"{code or 'every rule'} is left out ({first})"
     if severity and not any(_can_be(rule, severity, rules) for rule in running):
-        article = "a warning" if severity == "warning" else "an error" if severity == "error" else "information"
-        return f"no rule that runs can say {article}"
+        return f"no rule that runs can say {with_article(severity)}"
     return ""
 
 

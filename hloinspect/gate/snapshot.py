@@ -1,5 +1,6 @@
 """What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
-that decides anything, no path of a machine."""
+that decides anything, no path outside of the project. (Of an input outside of it ``origin`` has its folder's name and a
+digest of its path, and no comparison looks at it.)"""
 
 from __future__ import annotations
 
@@ -110,8 +111,8 @@ class FindingGroup:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` tells inputs apart that bear one name, and
-    is None where the name itself does, or was given."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` is another for another input of the same
+    name (gate/origin.py), and None in what an older version wrote."""
 
     step: str
     target: str | None
@@ -147,7 +148,7 @@ def kind_of(report: Report) -> str:
 
 def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
     """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default. ``origin``: as ``origin_of`` (gate.py) gives it."""
+    by default. ``origin``: as gate/origin.py gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
@@ -269,7 +270,7 @@ def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     transfers = {transfer.id: transfer for transfer in report.transfers}
     groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
     for finding in report.findings:
-        file, function, _ = _told(finding.source, base)
+        file, function, _ = _place_of(finding.source, base)
         groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)
     return tuple(
         FindingGroup(
@@ -286,7 +287,7 @@ def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     )
 
 
-def _told(source: SourceInfo | None, base: Path) -> tuple[str | None, str | None, int | None]:
+def _place_of(source: SourceInfo | None, base: Path) -> tuple[str | None, str | None, int | None]:
     """Return file, function and line of a place."""
     if source is None:
         return None, None, None
@@ -298,19 +299,32 @@ def _subjects(finding: FindingInfo, transfers: Mapping[int, TransferInfo], base:
     found = [transfers[number] for number in finding.transfers if number in transfers]
     for transfer in found:
         array = f"{transfer.tensor.dtype}[{','.join(map(str, _shape(transfer)))}]"
-        yield Subject(transfer.tensor.name, array, *_told(transfer.source, base))
+        yield Subject(transfer.tensor.name, array, *_place_of(transfer.source, base))
     if found:
         return
     names = finding.evidence.get("names")
     for name in names if isinstance(names, (list, tuple)) and names else [None]:
-        yield Subject(None if name is None else str(name), None, *_told(finding.source, base))
+        yield Subject(None if name is None else str(name), None, *_place_of(finding.source, base))
+
+
+def findings_of(report: Report, groups: Sequence[FindingGroup], folder: Path | None = None) -> list[FindingInfo]:
+    """Return the findings that these groups of the report's own snapshot stand for, in the report's order."""
+    base = folder or Path.cwd()
+    transfers = {transfer.id: transfer for transfer in report.transfers}
+    wanted = {(g.code, g.severity, *_identity(subject)) for g in groups for subject in g.subjects or ()}
+    return [
+        f
+        for f in report.findings
+        if any((f.code, f.severity, *_identity(subject)) in wanted for subject in _subjects(f, transfers, base))
+    ]
+
+
+def _identity(subject: Subject) -> tuple[str, ...]:
+    """Return all of a subject but its line, in the order to sort by."""
+    return tuple(part or "" for part in (subject.file, subject.function, subject.name, subject.array))
 
 
 def _distinct(subjects: Iterable[Subject]) -> tuple[Subject, ...]:
     """Return subjects that differ in more than their line, sorted, each with its lowest line."""
-
-    def key(subject: Subject) -> tuple[str, ...]:
-        return tuple(part or "" for part in (subject.file, subject.function, subject.name, subject.array))
-
-    found = {key(subject): subject for subject in sorted(subjects, key=lambda s: -(s.line or 0))}
+    found = {_identity(subject): subject for subject in sorted(subjects, key=lambda s: -(s.line or 0))}
     return tuple(found[each] for each in sorted(found))

@@ -39,12 +39,14 @@ def check(
     cache: Path | None = None,
     production: Production | None = None,
     allow_unknown: bool = False,
+    name_from: Path | None = None,
 ) -> Checked:
     """Hold a step against budgets (``"stall=2%"``, or several) and a baseline file; return what was found.
 
     ``what`` is an INPUT as on the command line (a step's name, a module, a dump, a trace), a function of a file that is
     a step, a ``jax.stages.Compiled`` or ``Lowered`` (which is compiled here, for the devices that it was lowered for),
-    or a ``Report``. ``name`` is what the baseline calls it. With ``update_baseline`` the answer is recorded first.
+    or a ``Report``. ``name`` is what the baseline calls it, by default its path from ``name_from`` (the working
+    directory). With ``update_baseline`` the answer is recorded first.
     ``cache`` is a folder for compilations (``hloinspect.given.cache_folder()``), ``production`` what the production run
     had, for compiling a step (``hloinspect.Production``).
 
@@ -65,9 +67,9 @@ def check(
         known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
     given = production or Production()
     options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags), production=given)
-    report, own_name = answer(what, options, target, rules, cache)
-    source = None if name else _source_of(what)
-    checked = check_report(report, name or own_name, limits, known, source)
+    report, own_name = answer(what, options, target, rules, cache, name_from)
+    source = _source_of(what)
+    checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
     if update_baseline:
         if path is None:
             raise UsageError("update_baseline needs to know which: baseline=FILE")
@@ -75,7 +77,8 @@ def check(
             raise BudgetExceeded(f"{path} was not changed: {failure_line(checked)}", checked)
         if (reason := why_no_entry(checked)) and not allow_unknown:
             raise NotEnoughEvidence(f"{path} was not changed, since {checked.name} is no baseline: {reason}", checked)
-        checked = check_report(report, checked.name, limits, record(path, [checked.now]), source)
+        recorded = record(path, [checked.now], [name] if name else ())
+        checked = check_report(report, checked.name, limits, recorded, source, is_named=bool(name))
     status = checked.status(allow_unknown)
     if status == PASSED:
         return checked
@@ -101,32 +104,36 @@ def answer(
     target: str | Target | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
+    name_from: Path | None = None,
 ) -> tuple[Report, str]:
     """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged."""
+    folder = name_from or Path.cwd()
     if isinstance(what, Report):
-        return what, name_of(what.input.path, Path.cwd())
+        return what, name_of(what.input.path, folder)
     if isinstance(getattr(what, "report", None), Report):  # an Inspection
-        return what.report, name_of(what.report.input.path, Path.cwd())
+        return what.report, name_of(what.report.input.path, folder)
     if isinstance(what, (str, Path)):
-        step = replace(options, source=str(what), name=name_of(str(what), Path.cwd()))
+        step = replace(options, source=str(what), name=name_of(str(what), folder))
         return report_of(step, target=target, rules=rules, cache=cache), step.name
     if hasattr(what, "as_text"):
         return _of_program(what, options, target, rules)
     if python_inspect.isfunction(what):
-        step = replace(options, source=step_of(what), name=name_of(step_of(what), Path.cwd()))
+        step = replace(options, source=step_of(what), name=name_of(step_of(what), folder))
         return report_of(step, target=target, rules=rules, cache=cache), step.name
     hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
     raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
 
 
 def _source_of(what: Any) -> str | None:
-    """Return the input that ``answer`` shortens to a name; None for what has none."""
+    """Return the input that ``answer`` names; None for a program, which has no file."""
     if isinstance(what, (str, Path)):
         return str(what)
     if python_inspect.isfunction(what):
         return step_of(what)
     report = what if isinstance(what, Report) else getattr(what, "report", None)
-    return report.input.path if isinstance(report, Report) else None
+    if not isinstance(report, Report) or report.input.path == report.module.name:  # as ``_of_program`` calls it
+        return None
+    return report.input.path
 
 
 def step_of(function: Any) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.gate.budget import FINDINGS, Budget, counts, family_of
+from hloinspect.gate.budget import ABSOLUTE, FINDINGS, Budget, counts, family_of
 from hloinspect.gate.gate import PASSED, Checked, NewFinding, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
 from hloinspect.report.explain import amount_text, explanation, joined, look_closer
 from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.rules.blocking import BLOCKING
+from hloinspect.rules.rule import INFO
 from hloinspect.units import time_text
 
 LABELS = {"within": "ok", "over": "FAILED", "unknown": "UNKNOWN", "missing": "MISSING"}
@@ -22,8 +23,8 @@ MAX_CULPRITS = 3
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """What fails whatever the budgets are and every budget of every step, in order, and then the steps that could not
-    be read."""
+    """Return a line for what fails whatever the budgets are and for every budget of every step, in order, and then for
+    the steps that could not be read."""
     lines: list[str] = []
     for checked in checks:
         failed = click.style(LABELS[OVER], fg=_COLORS[OVER], bold=True)
@@ -34,7 +35,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         if checked.status(allow_unknown) != PASSED:
             lines += joined(details(checked), _INDENT)
         elif checked.difference is not None:
-            lines += joined(new_findings(checked), _INDENT)
+            lines += joined(new_finding_lines(checked), _INDENT)
             if checked.difference.made:
                 lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
         lines += joined([clean(note.text) for note in checked.notes], _INDENT)
@@ -61,7 +62,7 @@ def finding_text(finding: FindingInfo) -> str:
     return clean(f"{finding.code} ({meaning}): {finding.message}; try: {finding.remedy}{place}")
 
 
-def new_findings(checked: Checked) -> list[str]:
+def new_finding_lines(checked: Checked) -> list[str]:
     """Return a line for each finding that is new, with the budget that allows it."""
     from hloinspect.report.explain import finding_line
 
@@ -93,7 +94,7 @@ def details(checked: Checked) -> list[str]:
     report = checked.report
     lines = explanation(checked.difference) if checked.difference else []
     over = [result.budget for result in checked.results if result.status == OVER]
-    lines += _new_findings(checked) or _counted_findings(report, over)
+    lines += _explained(checked, over)
     if any(family_of(budget) != FINDINGS for budget in over):
         lines += culprits(report)
     elif report.unknown:
@@ -106,23 +107,31 @@ def details(checked: Checked) -> list[str]:
     return [*lines, f"look closer: {command}"]
 
 
-def _new_findings(checked: Checked) -> list[str]:
-    """What the findings say that the baseline has not, and what to do."""
-    if checked.difference is None:
+def _explained(checked: Checked, over: Sequence[Budget]) -> list[str]:
+    """Return what the findings say that are new, and those that these budgets count, and what to do."""
+    counting = [budget for budget in over if family_of(budget) == FINDINGS]
+    new = [f for f in _new_of(checked) if f.severity != INFO or _is_counted(f, counting)]
+    new.sort(key=lambda finding: not _is_counted(finding, counting))
+    known = set(map(id, new))
+    limits = [budget for budget in counting if budget.op == ABSOLUTE]
+    others = [f for f in checked.report.findings if id(f) not in known and _is_counted(f, limits)]
+    left = sum(max(len(found) - MAX_CULPRITS, 0) for found in (new, others))
+    shown = [*new[:MAX_CULPRITS], *others[:MAX_CULPRITS]]
+    lines = [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in shown]
+    return lines + ([f"and {left} more"] if left else [])
+
+
+def _new_of(checked: Checked) -> list[FindingInfo]:
+    """Return the report's findings that the baseline has not, or has as less."""
+    if not checked.new:
         return []
-    from hloinspect.gate.findings import CAME
+    from hloinspect.gate.snapshot import findings_of
 
-    new = {change.after.code for change in checked.difference.findings if change.kind == CAME and change.after}
-    found = [f for f in checked.report.findings if f.code in new and f.severity != "info"][:MAX_CULPRITS]
-    return [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in found]
+    return findings_of(checked.report, [new.change.group for new in checked.new])
 
 
-def _counted_findings(report: Report, budgets: Sequence[Budget]) -> list[str]:
-    """What the findings say that these budgets count, and what to do."""
-    counting = [budget for budget in budgets if family_of(budget) == FINDINGS]
-    found = [f for f in report.findings if any(counts(budget.metric, f.code, f.severity) for budget in counting)]
-    more = [f"and {len(found) - MAX_CULPRITS} more"] if len(found) > MAX_CULPRITS else []
-    return [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in found[:MAX_CULPRITS]] + more
+def _is_counted(finding: FindingInfo, budgets: Sequence[Budget]) -> bool:
+    return any(counts(budget.metric, finding.code, finding.severity) for budget in budgets)
 
 
 def culprits(report: Report) -> list[str]:

@@ -10,6 +10,8 @@ from hloinspect.gate.gate import Checked, Unread
 from hloinspect.report.check_text import details, result_text, title, title_of_unread
 from hloinspect.report.places import Place, budget_place, finding_place, input_place, source_place
 from hloinspect.report.schema import FindingInfo
+from hloinspect.rules.blocking import BLOCKING
+from hloinspect.rules.rule import ERROR
 from hloinspect.verdict import UNKNOWN
 
 MAX_FINDINGS = 10
@@ -31,6 +33,8 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         for finding in checked.blocked:
             lines.append(_finding("error", finding, checked, here))
         for note in checked.notes:
+            if note.kind == "found":  # the finding itself is shown
+                continue
             text = f"{title(checked)}: {clean(note.text)}"
             lines.append(_command("notice", input_place(checked, here), f"hloinspect {note.code}", text))
         for result in checked.broken:
@@ -38,13 +42,19 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
             place = budget_place(result, checked, here)
             lines.append(_command(command, place, f"hloinspect {result.budget.text}", text))
-    told = 0
-    for checked in checks:
-        for finding in checked.report.findings:
-            if finding.severity in _COMMANDS and finding not in checked.blocked and told < MAX_FINDINGS:
-                told += 1
-                lines.append(_finding(_COMMANDS[finding.severity], finding, checked, here))
+    others = [(finding, checked) for checked in checks for finding in checked.report.findings if _is_shown(finding)]
+    others.sort(key=lambda each: each[0].code not in BLOCKING)
+    for finding, checked in others[:MAX_FINDINGS]:
+        lines.append(_finding(_COMMANDS.get(finding.severity, "notice"), finding, checked, here))
     return "\n".join(lines)
+
+
+def _is_shown(finding: FindingInfo) -> bool:
+    """Return whether a finding that fails nothing is shown: all of the rules whose errors always fail, and of the
+    others what is more than information."""
+    if finding.code in BLOCKING:
+        return finding.severity != ERROR
+    return finding.severity in _COMMANDS
 
 
 def _finding(command: str, finding: FindingInfo, checked: Checked, here: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from xml.etree import ElementTree
 
 from hloinspect.errors import printable as clean
+from hloinspect.gate.blocking import Note
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import MISSING, OVER, BudgetResult
 from hloinspect.report.check_text import details, finding_text, result_text, title, title_of_unread
@@ -16,7 +17,8 @@ from hloinspect.verdict import UNKNOWN
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
     """A test suite for each step, a test case for each budget: failures for what is over, errors for what nobody can
     say (skipped where that is allowed), and for a step that could not be read. A case each for what fails whatever the
-    budgets are, and one that is skipped for what nobody looked for."""
+    budgets are, one that passes for what these rules found that is no error, and one that is skipped for what nobody
+    looked for."""
     whole = _counts([tag for checked in checks for tag in _tags(checked, allow_unknown)] + ["error"] * len(unread))
     whole.pop("skipped")  # the schemas of Jenkins and Maven have it on suites only
     root = ElementTree.Element("testsuites", whole)
@@ -27,7 +29,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             text = finding_text(finding)
             _case(suite, checked, f"{finding.code} {finding.name}", "failure", text, finding.code)
         for note in checked.notes:
-            _case(suite, checked, note.code, "skipped", clean(note.text), note.code)
+            _case(suite, checked, note.code, _note_tag(note), clean(note.text), note.code)
         for result in checked.results:
             case = ElementTree.SubElement(
                 suite, "testcase", {"classname": title(checked), "name": clean(result.budget.text)}
@@ -51,15 +53,22 @@ def _tag(result: BudgetResult, allow_unknown: bool) -> str:
     return {OVER: "failure", MISSING: "error"}.get(result.status, "")
 
 
+def _note_tag(note: Note) -> str:
+    return "" if note.kind == "found" else "skipped"
+
+
 def _tags(checked: Checked, allow_unknown: bool) -> list[str]:
     """Return what is inside each case of a step, "" for nothing."""
-    fixed = ["failure"] * len(checked.blocked) + ["skipped"] * len(checked.notes)
+    fixed = ["failure"] * len(checked.blocked) + [_note_tag(note) for note in checked.notes]
     return fixed + [_tag(result, allow_unknown) for result in checked.results]
 
 
 def _case(suite: ElementTree.Element, checked: Checked, name: str, tag: str, message: str, kind: str) -> None:
     case = ElementTree.SubElement(suite, "testcase", {"classname": title(checked), "name": clean(name)})
-    ElementTree.SubElement(case, tag, {"message": message, "type": kind})
+    if tag:
+        ElementTree.SubElement(case, tag, {"message": message, "type": kind})
+    else:
+        ElementTree.SubElement(case, "system-out").text = message
 
 
 def _counts(tags: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hloinspect.errors import printable as clean
 from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
-from hloinspect.report.check_text import details, finding_text, new_findings, title, title_of_unread
+from hloinspect.report.check_text import details, finding_text, new_finding_lines, title, title_of_unread
 from hloinspect.report.explain import amount_text, changed_metrics, percent_text
 from hloinspect.report.schema import FindingInfo
 
@@ -31,7 +31,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     lines += ["", *notes] if notes else []
     for checked in checks:
         if checked.new and checked.status(allow_unknown) == PASSED:
-            lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, new_findings(checked)), "```"]
+            lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, new_finding_lines(checked)), "```"]
         if checked.status(allow_unknown) != PASSED:
             lines += ["", f"**{_cell(title(checked))}**", "", "```text", *map(_line, details(checked)), "```"]
         if checked.difference is not None and (changed := changed_metrics(checked.difference)):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from hloinspect.gate.budget import FINDINGS, LOST
+from hloinspect.gate.budget import FINDINGS, LOST, counted
 from hloinspect.gate.difference import TransferChange
-from hloinspect.gate.findings import CAME, WENT
+from hloinspect.gate.findings import WENT, new_count
 from hloinspect.gate.gate import Checked
 from hloinspect.gate.judge import BudgetResult
+from hloinspect.gate.snapshot import FindingGroup, TransferGroup
 from hloinspect.report.schema import FindingInfo
 
 
@@ -61,8 +63,9 @@ def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
         if result.budget.metric != LOST:
             costly = sorted(changes.transfers, key=lambda c: -(c.cost_ms or 0.0))
             groups = [change.group for change in costly if (change.cost_ms or 0.0) > 0]
-        found = [f.after for f in changes.findings if f.kind == CAME and f.after]
-        where = found if result.budget.metric.startswith(FINDINGS) else groups
+        where: Sequence[FindingGroup | TransferGroup] = groups
+        if result.budget.metric.startswith(FINDINGS):
+            where = _new_groups(result, checked)
         for group in where:
             if group.file and group.line:
                 return Place(group.file, group.line)
@@ -71,6 +74,12 @@ def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
         if transfer.source is not None:
             return Place(seen_from(transfer.source.file, folder), max(1, transfer.source.line))
     return input_place(checked, folder)
+
+
+def _new_groups(result: BudgetResult, checked: Checked) -> list[FindingGroup]:
+    """Return the new findings that a budget counts."""
+    counting = counted(result.budget.metric)
+    return [new.change.group for new in checked.new if new_count([new.change], *counting)]
 
 
 def _fewer(change: TransferChange) -> bool:

@@ -42,15 +42,15 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     rules = _rules(results)
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     for result in results:
-        if result["ruleId"] in index:  # a report of another version may bear a rule that is not known here
+        if result["ruleId"] in index:  # a report of another version may have a rule that is not known here
             result["ruleIndex"] = index[result["ruleId"]]
     driver = {"name": "hloinspect", "version": __version__, "rules": rules}
     run: dict[str, Any] = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    told = [_notification(one, here) for one in unread]
-    noted = [_note(note, checked, here) for checked in checks for note in checked.notes]
-    if told or noted:
+    errors = [_notification(one, here) for one in unread]
+    noted = [_note(note, checked, here) for checked in checks for note in checked.notes if note.kind != "found"]
+    if errors or noted:
         invocation: dict[str, Any] = {"executionSuccessful": not unread}
-        invocation |= {"toolExecutionNotifications": told} if told else {}
+        invocation |= {"toolExecutionNotifications": errors} if errors else {}
         invocation |= {"toolConfigurationNotifications": noted} if noted else {}
         run["invocations"] = [invocation]
     return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=2)
