@@ -380,7 +380,7 @@ BUDGET_CHECKS = {
             "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
         }
     ],
-    "notes": [STEP | {"code": text, "kind": one_of("found", "left out", "could not look"), "text": text}],
+    "notes": [STEP | {"code": text, "kind": one_of("found", "left out", "could not look", "undecided"), "text": text}],
     "new_findings": [
         STEP
         | {key: value for key, value in FINDING_GROUP.items() if key != "name"}

@@ -18,7 +18,7 @@ from rules_samples import fixture
 import hloinspect
 from hloinspect import api
 from hloinspect.cli import main
-from hloinspect.errors import BudgetExceeded, CompileError, UsageError
+from hloinspect.errors import BudgetExceeded, CompileError, NotEnoughEvidence, UsageError
 from hloinspect.gate.blocking import OVER_REPORT
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.gate import FAILED, PASSED, Unread, check_report, overall
@@ -326,3 +326,19 @@ def test_a_choice_names_the_entry_that_leaves_a_rule_out() -> None:
 def test_a_time_budget_of_python_is_refused_where_it_counts_what_is_left_out() -> None:
     with pytest.raises(UsageError, match=r"findings\.HLO301=0 means nothing: HLO301 is left out \(ignore = HLO3\)"):
         hloinspect.check("no/such/file", budget="findings.HLO301=0", rules=Choice(ignore=("HLO3",)))
+
+
+def test_slices_that_nobody_could_check_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 10)
+    result = check(WRONG, *STALL)
+    assert result.exit_code == 3
+    assert result.stdout.splitlines()[0].startswith("UNKNOWN")
+    assert "HLO301 (wrong values) could not be looked for" in result.stdout.splitlines()[0]
+    assert check(WRONG, *STALL, "--allow-unknown").exit_code == 0
+    assert check(WRONG, *STALL, "--ignore", "HLO301").exit_code == 0
+    report = api.inspect(str(WRONG), target="gb200").report
+    checked = check_report(report, "step", [parse_budget("stall=90%")])
+    for render in RENDERERS:
+        assert "could not be looked for" in render.render([checked])
+    with pytest.raises(NotEnoughEvidence, match="HLO301"):
+        hloinspect.check(report, budget="stall=90%")

@@ -8,7 +8,7 @@ from typing import Literal
 from hloinspect.gate.budget import with_article
 from hloinspect.gate.snapshot import MEASURED, kind_of
 from hloinspect.report.schema import Report
-from hloinspect.rules.blocking import BLOCKING, REFUSED, TOO_LARGE
+from hloinspect.rules.blocking import BLOCKING, REFUSED, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.rule import ERROR
 
 OVER_REPORT = frozenset(BLOCKING) - {REFUSED}
@@ -19,11 +19,12 @@ _NO_ERROR = "here, over which no check fails by itself"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line on a blocking rule that fails nothing. ``kind``: it found less than an error, it was left out, or it
-    could not look."""
+    """One line on a blocking rule that fails nothing. ``kind``: it found less than an error, it was left out, it could
+    not look, or it could not look at all of the module that is checked, so that nobody knows whether values are wrong
+    (``undecided``, which is no pass)."""
 
     code: str
-    kind: Literal["found", "left out", "could not look"]
+    kind: Literal["found", "left out", "could not look", "undecided"]
     text: str
 
 
@@ -42,8 +43,9 @@ def blocking_notes(report: Report) -> tuple[Note, ...]:
     for rule in report.rules_not_run:
         ran = rule.code == TOO_LARGE and kind_of(report) == MEASURED  # a step that was profiled did fit
         if rule.code in OVER_REPORT and not ran:
+            is_checked = rule.code == WRONG_VALUES and kind_of(report) != MEASURED
             text = f"{_named(rule.code)} could not be looked for: {rule.reason}"
-            notes.append(Note(rule.code, "could not look", text))
+            notes.append(Note(rule.code, "undecided" if is_checked else "could not look", text))
     return tuple(notes)
 
 

@@ -48,11 +48,11 @@ class Checked:
     now: Snapshot
 
     def status(self, allow_unknown: bool = False) -> str:
-        """passed, failed, or unknown: not enough evidence, or nothing to compare with. The latter is never allowed."""
+        """Return passed, failed, or unknown: not enough evidence, or nothing to compare with (never allowed)."""
         statuses = {result.status for result in self.results}
         if self.blocked or OVER in statuses:
             return FAILED
-        if MISSING in statuses or (UNKNOWN in statuses and not allow_unknown):
+        if MISSING in statuses or ((UNKNOWN in statuses or self.undecided) and not allow_unknown):
             return UNDECIDED
         return PASSED
 
@@ -65,6 +65,11 @@ class Checked:
     def notes(self) -> tuple[Note, ...]:
         """Return what else has to be said of the rules behind ``blocked``, such as that one was left out."""
         return blocking_notes(self.report)
+
+    @property
+    def undecided(self) -> tuple[Note, ...]:
+        """Return those of ``notes`` that leave open whether the step's values are right."""
+        return tuple(note for note in self.notes if note.kind == "undecided")
 
     @property
     def new(self) -> tuple[NewFinding, ...]:
@@ -224,4 +229,5 @@ def _defaults(report: Report) -> list[Budget]:
 def why_no_entry(checked: Checked) -> str:
     """Why an answer is no baseline, or "": one that rests on unknown times would let everything through later. (A step
     with blocking findings is none either: ``Checked.blocked``.)"""
-    return doubt_of(checked.report, "stall") or doubt_of(checked.report, "bytes")
+    undecided = "".join(note.text for note in checked.undecided[:1])
+    return doubt_of(checked.report, "stall") or doubt_of(checked.report, "bytes") or undecided

@@ -90,7 +90,8 @@ def failure_line(checked: Checked) -> str:
     """One line on what fails whatever the budgets are, and on the budgets that do not hold."""
     from hloinspect.report.check_text import finding_text, result_text, title
 
-    parts = [*map(finding_text, checked.blocked), *map(result_text, checked.broken)]
+    undecided = [note.text for note in checked.undecided]
+    parts = [*map(finding_text, checked.blocked), *undecided, *map(result_text, checked.broken)]
     return f"{title(checked)}: " + "; ".join(parts)
 
 

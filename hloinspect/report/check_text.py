@@ -15,6 +15,7 @@ from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.rules.blocking import BLOCKING
 from hloinspect.rules.rule import INFO
 from hloinspect.units import time_text
+from hloinspect.verdict import UNKNOWN
 
 LABELS = {"within": "ok", "over": "FAILED", "unknown": "UNKNOWN", "missing": "MISSING"}
 _COLORS = {"within": "green", "over": "red", "unknown": "magenta", "missing": "red"}
@@ -29,6 +30,8 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     for checked in checks:
         failed = click.style(LABELS[OVER], fg=_COLORS[OVER], bold=True)
         lines += [f"{failed}  {title(checked)}  {finding_text(finding)}" for finding in checked.blocked]
+        unknown = click.style(LABELS[UNKNOWN], fg=_COLORS[UNKNOWN], bold=True)
+        lines += [f"{unknown}  {title(checked)}  {clean(note.text)}" for note in checked.undecided]
         for result in checked.results:
             label = click.style(LABELS[result.status], fg=_COLORS[result.status], bold=True)
             lines.append(f"{label}  {title(checked)}  {result_text(result)}")
@@ -38,7 +41,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             lines += joined(new_finding_lines(checked), _INDENT)
             if checked.difference.made:
                 lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
-        lines += joined([clean(note.text) for note in checked.notes], _INDENT)
+        lines += joined([clean(note.text) for note in checked.notes if note not in checked.undecided], _INDENT)
     label = click.style("ERROR", fg="red", bold=True)
     lines += [f"{label}  {title_of_unread(one)}  {clean(one.message)}" for one in unread]
     return "\n".join(lines)

@@ -36,7 +36,8 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             if note.kind == "found":  # the finding itself is shown
                 continue
             text = f"{title(checked)}: {clean(note.text)}"
-            lines.append(_command("notice", input_place(checked, here), f"hloinspect {note.code}", text))
+            command = "error" if note.kind == "undecided" and not allow_unknown else "notice"
+            lines.append(_command(command, input_place(checked, here), f"hloinspect {note.code}", text))
         for result in checked.broken:
             command = "notice" if result.status == UNKNOWN and allow_unknown else "error"
             text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])

@@ -29,7 +29,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             text = finding_text(finding)
             _case(suite, checked, f"{finding.code} {finding.name}", "failure", text, finding.code)
         for note in checked.notes:
-            _case(suite, checked, note.code, _note_tag(note), clean(note.text), note.code)
+            _case(suite, checked, note.code, _note_tag(note, allow_unknown), clean(note.text), note.code)
         for result in checked.results:
             case = ElementTree.SubElement(
                 suite, "testcase", {"classname": title(checked), "name": clean(result.budget.text)}
@@ -53,13 +53,15 @@ def _tag(result: BudgetResult, allow_unknown: bool) -> str:
     return {OVER: "failure", MISSING: "error"}.get(result.status, "")
 
 
-def _note_tag(note: Note) -> str:
+def _note_tag(note: Note, allow_unknown: bool) -> str:
+    if note.kind == "undecided" and not allow_unknown:
+        return "error"
     return "" if note.kind == "found" else "skipped"
 
 
 def _tags(checked: Checked, allow_unknown: bool) -> list[str]:
     """Return what is inside each case of a step, "" for nothing."""
-    fixed = ["failure"] * len(checked.blocked) + [_note_tag(note) for note in checked.notes]
+    fixed = ["failure"] * len(checked.blocked) + [_note_tag(note, allow_unknown) for note in checked.notes]
     return fixed + [_tag(result, allow_unknown) for result in checked.results]
 
 
