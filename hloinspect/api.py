@@ -91,6 +91,7 @@ class _Loaded:
     device_bytes: int | None = None
     host_bytes: int | None = None
     limits: tuple[str, ...] = ()
+    unknown: tuple[Unknown, ...] = ()
     thunks: tuple[Path | None, Path | None] = (None, None)
     asked: Asked | None = None
     asked_of: AskedOf = field(default_factory=AskedOf)
@@ -306,7 +307,7 @@ def digest_of(path: Path) -> str | None:
 
 
 def _compiled(found: Input, result: CompileResult) -> _Loaded:
-    from hloinspect.program import assigned_bytes, assigned_on_device, limits_of, program_of
+    from hloinspect.program import assigned_bytes, assigned_on_device, limits_of, program_of, unknown_of
 
     manifest = result.manifest
     device_bytes, about_memory = assigned_on_device(manifest)
@@ -322,6 +323,7 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         device_bytes=device_bytes,
         host_bytes=assigned_bytes(manifest.memory, "host_"),
         limits=(*limits_of(manifest), *about_memory),
+        unknown=unknown_of(manifest),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
         asked=_asked(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.asked)),
         asked_of=AskedOf(manifest=manifest.asked, stablehlo=result.stablehlo, flags=manifest.xla_flags),
@@ -394,7 +396,7 @@ def _judge(
     loaded, offload = reading.loaded, reading.offload
     module, count = loaded.module, _device_count(loaded, devices)
     prediction, obstacle = _predicted(reading, target, devices, topology)
-    unknown = [*([obstacle] if obstacle else []), *_uncounted(offload)]
+    unknown = [*([obstacle] if obstacle else []), *loaded.unknown, *_uncounted(offload)]
     used, about_memory = _used(offload, prediction) if with_memory else (None, ())
     if loaded.device_bytes is None and used is None:
         unknown.append(MEMORY_NOT_FOLLOWED if with_memory else MEMORY_NOT_ASKED)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hloinspect.compile.result import NOTES_THAT_LIMIT, Manifest
+from hloinspect.compile.result import NOTE_UNKNOWN_SHARDINGS, NOTES_THAT_LIMIT, Manifest
 from hloinspect.errors import TargetError
 from hloinspect.hardware import load_target
-from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo
+from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo, Unknown
 from hloinspect.units import bytes_text
 
 LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
@@ -55,6 +55,12 @@ def limits_of(manifest: Manifest) -> tuple[str, ...]:
     if run is not None and (unknown := [name for name, reason in run.left_out if reason.startswith("this XLA")]):
         limits.append(f"flags of {run.path} that this XLA refuses were left out: {', '.join(unknown)}")
     return tuple(limits)
+
+
+def unknown_of(manifest: Manifest) -> tuple[Unknown, ...]:
+    """Return what nobody could know while the step was lowered, and so of every figure of the module."""
+    remedy = "give those arguments a sharding (jax.device_put, out_shardings), or use jax 0.10 or later"
+    return tuple(Unknown(note, remedy, "transfers") for note in manifest.notes if NOTE_UNKNOWN_SHARDINGS in note)
 
 
 def assigned_on_device(manifest: Manifest) -> tuple[int | None, tuple[str, ...]]:

@@ -207,7 +207,6 @@ def test_a_result_wanted_on_the_device_is_told_of_where_it_is_put_on_the_host(ju
     [
         ("strided", "stack[::2, :, ::2]", "fetch whole rows"),
         ("unknown_kernel", "a_kernel_of_nobody", "--xla_dump_to"),
-        ("returned_unpinned", 'jax.device_put(jnp.tanh(x @ x), _at("unpinned_host"))', "out_shardings"),
     ],
 )
 def test_an_error_of_the_compiler_carries_the_users_line_and_what_to_do(
@@ -217,3 +216,9 @@ def test_an_error_of_the_compiler_carries_the_users_line_and_what_to_do(
     assert f"({STEPS}:{line_with(line)}, in {step}.<locals>.step); HLO308: " in error
     assert remedy in error
     assert "\n" not in error
+
+
+def test_a_memory_that_a_gpu_has_not_is_refused_as_jax_refuses_it(compiled: Path) -> None:
+    error = str(explained(CompileError((compiled / "returned_unpinned" / "message.txt").read_text())))
+    assert error.startswith("ValueError: Could not find memory addressable by device")
+    assert "HLO308: memory kinds are device and pinned_host" in error

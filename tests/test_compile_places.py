@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hloinspect import inspect
 from hloinspect.compile import CompileResult, compile_step
 from hloinspect.hardware import load_target
 
@@ -100,7 +101,11 @@ def step():
 
 def test_a_sharding_that_nobody_knows_is_said(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(UNKNOWN)
-    notes = _step(f"{tmp_path / 'step.py'}:step", tmp_path).manifest.notes
+    result = _step(f"{tmp_path / 'step.py'}:step", tmp_path)
+    (unknown, *_) = inspect(str(result.directory), target="h100").report.unknown
+    assert "2 arguments of <lambda> have no known sharding" in unknown.reason
+    assert unknown.affects == "transfers"
+    notes = result.manifest.notes
     assert any("2 arguments of <lambda> have no known sharding" in note for note in notes), notes
     assert any("XLA does not compile it" in note and "nobody_has_this" in note for note in notes), notes
 

@@ -148,8 +148,8 @@ def test_flags_of_the_steps_own_code_leave_the_environment(monkeypatch: pytest.M
     assert step_flags.take_over("gpu") == ({}, "")
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_foo=3")
     assert step_flags.take_over("tpu") == ({}, "")
-    monkeypatch.setenv("XLA_FLAGS", "nonsense!")
-    with pytest.raises(CompileError, match="'nonsense!' is not an XLA flag"):
+    monkeypatch.setenv("XLA_FLAGS", "--nonsense!")
+    with pytest.raises(CompileError, match="'--nonsense!' is not an XLA flag"):
         step_flags.take_over("gpu")
 
 

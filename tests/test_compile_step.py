@@ -19,6 +19,7 @@ from hloinspect.compile import CompileResult, compile_step, load_result
 from hloinspect.compile.child import Job, _note_lost_offload
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
+from hloinspect.program import limits_of
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
 pytestmark = pytest.mark.slow
@@ -88,7 +89,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
     (home / "train.py").write_text(TRAIN)
     said: list[str] = []
     patch = pytest.MonkeyPatch()
-    patch.setenv("XLA_FLAGS", "--xla_no_such_flag_would_kill_the_process=1")
+    outside = "--xla_gpu_enable_triton_gemm=true --xla_gpu_enable_pipelined_host_offloading=true"
+    patch.setenv("XLA_FLAGS", f"{outside} --xla_dump_to=nowhere --xla_cpu_no_such_flag=1")
     flags = ["--xla_gpu_enable_pipelined_host_offloading=false"]
     try:
         result = compile_step(
@@ -137,11 +139,17 @@ def test_the_manifest_says_how_the_module_was_made(trained: CompileResult) -> No
     assert manifest.versions["jax"] == importlib.metadata.version("jax")
     assert manifest.versions["jaxlib"] == importlib.metadata.version("jaxlib")
     assert re.fullmatch(r"jax-cuda1[23]-plugin [\d.]+", manifest.versions["plugin"] or "")
-    assert manifest.xla_flags == ("--xla_gpu_enable_pipelined_host_offloading=false",)
-    assert manifest.compiler_options == {"xla_gpu_enable_pipelined_host_offloading": False}
+    flags = ("--xla_gpu_enable_triton_gemm=true", "--xla_gpu_enable_pipelined_host_offloading=false")
+    assert manifest.xla_flags == flags
+    assert manifest.compiler_options == {
+        "xla_gpu_enable_triton_gemm": True,
+        "xla_gpu_enable_pipelined_host_offloading": False,
+    }
     assert set(manifest.seconds) == {"import", "trace_and_lower", "compile"}
     assert 50e6 < manifest.peak_rss_bytes < 50e9
-    assert any("XLA_FLAGS" in note for note in manifest.notes)
+    (note,) = [note for note in manifest.notes if "XLA_FLAGS" in note]
+    assert note == "XLA_FLAGS of the environment is in effect, as in a run: --xla_gpu_enable_triton_gemm=true"
+    assert note in limits_of(manifest)
     assert any("autotuning" in note for note in manifest.notes)
     assert not any("gone" in note for note in manifest.notes)
 
@@ -233,6 +241,9 @@ def without_a_barrier():
 def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "steps.py").write_text(STEPS)
     (tmp_path / "broken.py").write_text("def step(:\n")
+    (tmp_path / "huge.py").write_text(
+        "import jax, jax.numpy as jnp\ndef step():\n    x = jnp.ones((1 << 40,), jnp.int8)\n"
+    )
     (tmp_path / "unfinished.py").write_text("import no_such_package\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -255,6 +266,10 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("steps", r"write file\.py:function or package\.module:function"),
         ("no.such.module:step", r"there is no module 'no'"),
         ("broken.py:step", r"SyntaxError: .* \(.*broken\.py:1\)"),
+        (
+            "huge.py:step",
+            r"an array of 1 TiB on this machine, which has not the memory for it.*\(.*huge\.py:3, in step\)$",
+        ),
         ("unfinished:step", r"ModuleNotFoundError: No module named 'no_such_package' \(.*unfinished\.py:1"),
     ],
 )

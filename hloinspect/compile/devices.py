@@ -21,6 +21,7 @@ import numpy as np
 
 from hloinspect.compile import eager, memory_kinds
 from hloinspect.compile.private import UnknownJaxError, module, on_target, private, replace_everywhere
+from hloinspect.compile.result import NOTE_UNKNOWN_SHARDINGS
 from hloinspect.compile.target_array import NoValueError, TargetArray
 
 
@@ -95,7 +96,7 @@ def _run_eagerly_on_cpu(first_target_device: Any, note: Callable[[str], None]) -
         unknown = sum(found.sharding is None and not found.committed for found in self._meta_tys_flat)
         if unknown:
             name = self._params.get("name", "the step")
-            note(f"{unknown} arguments of {name} have no known sharding: XLA chooses one, which may not be the run's")
+            note(f"{unknown} arguments of {name} {NOTE_UNKNOWN_SHARDINGS}: XLA chooses one, which may not be the run's")
         with jax.default_device(first_target_device):
             return lower(self, *args, **kwargs)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout
 
 from hloinspect.compile.placed import is_typed, places_of_results
 from hloinspect.compile.private import module, on_target, private, replace_everywhere
@@ -70,7 +71,7 @@ def _answer_executions() -> None:
     executable.build_unsafe_call = build_call
 
 
-def _array(aval: Any, sharding: Any, committed: bool = True, value: KnownValue | None = None) -> Any:
+def _array(aval: Any, sharding: Any, committed: bool = True, layout: Any = None) -> Any:
     """Return the array that a program gives for one of its results. ``sharding`` may be JAX's "unspecified"."""
     if not hasattr(aval, "dtype"):
         return private("core", "token")
@@ -82,8 +83,8 @@ def _array(aval: Any, sharding: Any, committed: bool = True, value: KnownValue |
             sharding=known,
             weak_type=aval.weak_type,
             committed=committed,
-            value=value,
             memory_space=aval.memory_space,
+            layout=layout,
         )
     # A key of jax.random is an array of integers, wrapped.
     inner = private("core", "physical_aval")(aval)
@@ -127,7 +128,9 @@ def _results(
     else:
         places = places or places_of_results(args, jaxpr, params, inner)
     if places is not None:
-        results = [_array(aval, sharding) for aval, sharding in zip(jaxpr.out_avals, places, strict=True)]
+        layouts = [layout if isinstance(layout, Layout) else None for layout in params["out_layouts"]]
+        placed = zip(jaxpr.out_avals, places, layouts, strict=True)
+        results = [_array(aval, sharding, layout=layout) for aval, sharding, layout in placed]
     else:
         with _default_device(compiling.devices[0]):
             results = list(_compiled_results(call, args, jaxpr, params, compiling))
@@ -279,8 +282,6 @@ def _with_values(results: Sequence[Any], values: KnownValue) -> Sequence[Any]:
         return KnownValue(lambda: values.get()[index], values.depth)
 
     return [
-        _array(result.aval, result.sharding, result.committed, value(index))
-        if isinstance(result, TargetArray)
-        else result
+        result.with_value(value(index)) if isinstance(result, TargetArray) else result
         for index, result in enumerate(results)
     ]

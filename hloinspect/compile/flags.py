@@ -6,9 +6,13 @@ An unknown flag in the XLA_FLAGS variable kills the process; as a compiler optio
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 
 from hloinspect.errors import CompileError
+
+VARIABLE = "XLA_FLAGS"
 
 Option = bool | int | float | str
 
@@ -37,6 +41,39 @@ def compiler_options(flags: Iterable[str]) -> dict[str, Option]:
         if match["name"] in _PIPELINING and value and value.islower():
             options[match["name"]] = _mode(value)
     return options
+
+
+_NOT_OURS = ("xla_dump_", "xla_force_host_platform_device_count", "xla_gpu_shard_autotuning")
+"""Nothing that the module depends on: where a run's dumps go, how many devices a CPU plays, who of its processes tunes
+(MaxText sets that)."""
+_OTHERS = {"gpu": ("xla_tpu_", "xla_cpu_"), "tpu": ("xla_gpu_", "xla_cpu_")}
+"""Flags of the other platforms, which a compiler may refuse."""
+_MOST_BYTES = 1 << 20
+
+
+def flags_in(text: str, platform: str) -> list[str]:
+    """Return the flags of an ``XLA_FLAGS`` that a module of ``platform`` ("gpu" or "tpu") depends on.
+
+    What does not begin with a dash names a file of flags, as for XLA (xla/parse_flags_from_env.cc). Raises CompileError
+    where the text or the file cannot be read.
+    """
+    text = text.strip()
+    if text and not text.startswith("-") and "=" not in text.split()[0]:
+        text = _file_of_flags(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise CompileError(f"{VARIABLE} cannot be read: {error}") from None
+    return [word for word in words if not name_of_flag(word).startswith(_NOT_OURS + _OTHERS[platform])]
+
+
+def _file_of_flags(name: str) -> str:
+    try:
+        with Path(name).open(encoding="utf-8") as file:
+            return file.read(_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CompileError(f"{VARIABLE} names the file {name[:200]!r}, which cannot be read: {reason}") from None
 
 
 def _mode(value: str) -> str:

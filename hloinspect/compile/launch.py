@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hloinspect.compile.environment import FOR_EVERY_CHILD, FOR_TPUS, LIBTPU_ARGUMENTS
-from hloinspect.compile.flags import compiler_options
+from hloinspect.compile.flags import VARIABLE, aliases_of, compiler_options, flags_in, name_of_flag
 from hloinspect.compile.production import request_fields, with_dnn_version
-from hloinspect.compile.result import FILES, MANIFEST, SCHEMA, CompileResult, load_result
+from hloinspect.compile.result import FILES, MANIFEST, NOTE_IN_EFFECT, SCHEMA, CompileResult, load_result
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, InputError
 from hloinspect.given import Production
@@ -114,6 +114,8 @@ def request_of(
     CompileError (a flag that is none)."""
     layout = choose_topology(target, devices, topology)
     given = request_fields(production, target.platform, xla_flags)
+    outside = _flags_of_environment(target.platform, given["xla_flags"])
+    given["xla_flags"] = [*outside, *given["xla_flags"]]
     return {
         **wanted,
         "target": target.name,
@@ -123,7 +125,8 @@ def request_of(
         "topology": layout.name,
         **given,
         "compiler_options": compiler_options(given["xla_flags"]),
-        "notes": _notes(target),
+        "outside": sorted(compiler_options(outside)),
+        "notes": _notes(target, outside),
         "cache": None if cache is None else str(cache.absolute()),
     }
 
@@ -144,14 +147,21 @@ def _target_config(target: Target, production: dict[str, Any] | None) -> str | N
     return with_dnn_version(target_config_text(target), production)
 
 
-def _notes(target: Target) -> list[str]:
+def _flags_of_environment(platform: str, given: Sequence[str]) -> list[str]:
+    """Return the flags of the environment's XLA_FLAGS, without those that are given again: they are in effect, as in a
+    run. The variable itself does not reach the child, where an unknown flag kills the process."""
+    named = {alias for flag in given for alias in aliases_of(name_of_flag(flag))}
+    return [flag for flag in flags_in(os.environ.get(VARIABLE, ""), platform) if name_of_flag(flag) not in named]
+
+
+def _notes(target: Target, outside: Sequence[str]) -> list[str]:
     from hloinspect.hardware import stand_in_note
 
     notes = [note] if (note := stand_in_note(target)) else []
-    if "XLA_FLAGS" in os.environ:
-        notes.append("XLA_FLAGS of the environment was left out; flags for this compilation are given with --xla-flag")
+    if outside:
+        notes.append(f"{VARIABLE} {NOTE_IN_EFFECT}: {' '.join(outside)[:400]}")
     if target.platform == "tpu" and (arguments := os.environ.get(LIBTPU_ARGUMENTS)):
-        notes.append(f"{LIBTPU_ARGUMENTS} of the environment is in effect, as in a run: {arguments[:400]}")
+        notes.append(f"{LIBTPU_ARGUMENTS} {NOTE_IN_EFFECT}: {arguments[:400]}")
     return notes
 
 
@@ -243,7 +253,7 @@ def start_child(platform: str, log: IO[bytes]) -> subprocess.Popen[str]:
 
 
 def _child_environment(platform: str) -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     environment |= FOR_EVERY_CHILD | (FOR_TPUS if platform == "tpu" else {})
     environment["PYTHONFAULTHANDLER"] = "1"  # an abort in XLA then says which line of Python led there
     root = Path(__file__).resolve().parents[2]

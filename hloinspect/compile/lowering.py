@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from hloinspect.compile import configuration, policies, result, step_flags
 from hloinspect.compile.job import Job
-from hloinspect.compile.message import ChildError, first_line
+from hloinspect.compile.message import ChildError, first_line, one_line
 from hloinspect.compile.policies import MadePolicy
+from hloinspect.units import bytes_text
 
 
 def keep_jaxprs(job: Job) -> None:
@@ -63,11 +65,27 @@ def lowered_step(job: Job, devices: list[Any]) -> Any:
         _use_own_options(job, options)
     except steps.StepError as error:
         raise ChildError(str(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ChildError(_too_large_for_this_machine(error)) from None  # its words are known of the target's memory
     if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
         raise ChildError(f"{step} {policies.NOT_TAKEN}")
     if policy is not None and takes_policy:
         job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
     return lowered
+
+
+def _too_large_for_this_machine(error: Exception) -> str:
+    """Return what to say of an array that the step's code makes before anything is compiled for the target."""
+    place = one_line(error).rpartition(" (")[2]
+    size = re.search(r"allocat\w+ (\d+) bytes", str(error))
+    much = f" {bytes_text(int(size[1]))}" if size else ""
+    return (
+        f"the step's code makes an array of{much} on this machine, which has not the memory for it: eager operations "
+        "without a sharding run here. Make it on the target (jax.jit(..., out_shardings=...), a sharding or "
+        f"device=...), or make shapes only (jax.eval_shape) ({place}"
+    )
 
 
 def _use_own_options(job: Job, own: Mapping[str, Any]) -> None:
@@ -101,7 +119,9 @@ def note_what_differs(job: Job, lowered: Any) -> None:
         job.note(late)
     options, note = step_flags.take_over(job.request["platform"])
     if note:
-        job.request["compiler_options"] = {**options, **job.request["compiler_options"]}
+        given, outside = job.request["compiler_options"], job.request.get("outside", ())
+        weaker = {name: value for name, value in given.items() if name in outside}  # those of the environment
+        job.request["compiler_options"] = {**weaker, **options, **{k: v for k, v in given.items() if k not in weaker}}
         job.note(note)
     if job.request["platform"] == "gpu" and kernels.has_callbacks(lowered):
         job.note(kernels.NOTE_CALLBACKS)

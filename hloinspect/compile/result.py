@@ -36,7 +36,9 @@ NOTE_HOST_ARGUMENTS_GONE = "arguments or results asked for in host memory are in
 NOTE_OTHER_RELEASE = "of another release than jaxlib"
 NOTE_UNKNOWN_RELEASE = "its release is unknown"
 NOTE_NOT_IN_EFFECT = "that the step's code sets is not in effect"
-NOTES_THAT_LIMIT = (NOTE_OTHER_RELEASE, NOTE_UNKNOWN_RELEASE, NOTE_NOT_IN_EFFECT)
+NOTE_IN_EFFECT = "of the environment is in effect, as in a run"
+NOTE_UNKNOWN_SHARDINGS = "have no known sharding"
+NOTES_THAT_LIMIT = (NOTE_OTHER_RELEASE, NOTE_UNKNOWN_RELEASE, NOTE_NOT_IN_EFFECT, NOTE_IN_EFFECT)
 """A report on the module repeats these among its limits."""
 
 

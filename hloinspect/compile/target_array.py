@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jax.experimental.layout import Format
 
 
 class NoValueError(TypeError):
@@ -58,8 +59,10 @@ class TargetArray(jax.Array):
         committed: bool = True,
         value: KnownValue | None = None,
         memory_space: Any = None,
+        layout: Any = None,
     ) -> None:
-        self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak_type)
+        place = sharding if layout is None else Format(layout, sharding)
+        self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=place, weak_type=weak_type)
         self._committed = committed and sharding is not None
         self._value = value
         self._memory_space = memory_space
@@ -75,6 +78,13 @@ class TargetArray(jax.Array):
     def known_value(self) -> KnownValue | None:
         """What makes the same array on this machine, None where nobody knows the value."""
         return self._value
+
+    def with_value(self, value: KnownValue) -> TargetArray:
+        """Return the same array with a value that is known."""
+        other = TargetArray(self.shape, self.dtype)
+        other._struct, other._committed, other._memory_space = self._struct, self._committed, self._memory_space
+        other._value = value
+        return other
 
     @property
     def shape(self) -> Any:

@@ -72,7 +72,8 @@ KNOWN = (
     ),
     Known(
         re.compile(r"No such compile option: '"),
-        "the XLA of this jax does not know the flag: look for a typing error, or for the jax that brought it",
+        "the XLA of this jax does not know the flag: look for a typing error (also in XLA_FLAGS of the environment), "
+        "or for the jax that brought it",
     ),
     Known(
         re.compile(r"No FFI handler registered for|Custom emitter for .* not found"),
@@ -89,7 +90,7 @@ KNOWN = (
     ),
     Known(
         re.compile(r"Unknown memory kind|Could not find memory addressable by device"),
-        "memory kinds are device, pinned_host and unpinned_host",
+        "memory kinds are device and pinned_host, and on TPUs unpinned_host",
     ),
     Known(
         re.compile(r"Memory kinds passed to jax\.jit does not match"),

@@ -8,6 +8,7 @@ import random
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format, Layout
 
 Space, P = jax.memory.Space, jax.sharding.PartitionSpec
 mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -96,6 +97,11 @@ CASES = {
     "called after compiling": lambda: jax.jit(lambda x: x.T).lower(by_row).compile()(by_row),
 }
 
+LAYOUTS = {
+    "put in a layout": lambda: jax.device_put(np.zeros((64, 128), np.float32), Format(Layout((1, 0)), row)),
+    "made in a layout": lambda: jax.jit(lambda x: x + 1, out_shardings=Format(Layout((1, 0)), row))(by_row),
+}
+
 OPERATIONS = {
     "cast": lambda x: x.astype(jnp.bfloat16),
     "add": lambda x: x + x,
@@ -119,7 +125,7 @@ def chain(seed):
 
 
 def places():
-    cases = {**CASES, **{f"chain {seed}": lambda seed=seed: chain(seed) for seed in range(12)}}
+    cases = {**CASES, **LAYOUTS, **{f"chain {seed}": lambda seed=seed: chain(seed) for seed in range(12)}}
     found = {}
     for name, make in cases.items():
         try:
@@ -130,7 +136,7 @@ def places():
         where = x.sharding
         found[name] = [
             type(where).__name__, str(getattr(where, "spec", "")), getattr(where, "memory_kind", None), x.committed,
-            str(x.dtype), list(x.shape), bool(x.aval.weak_type), str(getattr(x.aval, "memory_space", "")),
+            str(x.dtype), list(x.shape), name in LAYOUTS and str(x.format.layout.major_to_minor), bool(x.aval.weak_type), str(getattr(x.aval, "memory_space", "")),
         ]  # fmt: skip
     return found
 
