@@ -342,3 +342,19 @@ def test_slices_that_nobody_could_check_are_no_pass(monkeypatch: pytest.MonkeyPa
         assert "could not be looked for" in render.render([checked])
     with pytest.raises(NotEnoughEvidence, match="HLO301"):
         hloinspect.check(report, budget="stall=90%")
+
+
+@pytest.mark.parametrize("budget", ["findings.HLO301=0", "stall=90%"])
+def test_slices_whose_text_has_lost_the_configuration_are_no_pass(budget: str) -> None:
+    text = WRONG.with_name("pipelined_wrong_offsets_jax0.9.2.hlo.xz")  # as_text(): the proto of this step fails
+    result = check(text, "--target", "h100", "--budget", budget)
+    assert result.exit_code == 3
+    assert "this text has lost from where copies take their addresses" in result.stdout.splitlines()[0]
+    assert "give the proto" in result.stdout.splitlines()[0]
+
+
+def test_what_could_not_be_checked_is_what_is_said_to_have_no_marker() -> None:
+    report = api.inspect(str(WRONG.with_name("pipelined_wrong_offsets_jax0.9.2.hlo.xz")), target="h100").report
+    (lost,) = [found for found in report.findings if found.code == "HLO403"]
+    (gap,) = [rule for rule in report.rules_not_run if rule.code == WRONG_VALUES]
+    assert gap.reason.startswith(f"transfers {', '.join(map(str, lost.transfers))} could not be checked")
