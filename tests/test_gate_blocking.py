@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from rules_samples import fixture
 import hloinspect
 from hloinspect import api
 from hloinspect.cli import main
+from hloinspect.cli.check import command
 from hloinspect.errors import BudgetExceeded, CompileError, NotEnoughEvidence, UsageError
 from hloinspect.gate.blocking import OVER_REPORT
 from hloinspect.gate.budget import parse_budget
@@ -45,6 +47,15 @@ def check(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def small() -> Report:
     return api.inspect(str(SMALL), target="gb200").report
+
+
+def test_each_module_of_the_examples_of_the_help_can_pass() -> None:
+    (example,) = [line.split() for line in check("--help").stdout.splitlines() if "check step.hlo" in line]
+    budgets = [word for word in example if "=" in word]
+    assert len(budgets) == 2
+    for name in ("gb200_save", "gb200_remat"):
+        arguments = [word for budget in budgets for word in ("--budget", budget)]
+        assert check(fixture(name), "--target", "h100", *arguments).exit_code == 0
 
 
 def finding(code: str, severity: str) -> FindingInfo:
@@ -257,6 +268,21 @@ def test_a_step_that_was_profiled_did_fit(corpus: Path) -> None:
 def test_a_limit_on_time_follows_memory_only_where_xlas_figure_is_missing() -> None:
     for target, source in (("gb200", "estimated"), (None, "unknown")):
         assert api.inspect(str(SMALL), target=target, memory="unassigned").report.memory.source == source
+
+
+def test_a_budget_on_memory_needs_no_target() -> None:
+    result = check(SMALL, "--budget", "memory.device=1GiB")
+    assert (result.exit_code, "predicted" in result.stdout) == (0, True)
+    assert hloinspect.check(SMALL, budget="memory.device=1GiB").status() == PASSED
+
+
+def test_no_check_recommends_an_option_that_it_does_not_have() -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    said = check(SMALL, "--budget", "stall=90%").stdout
+    assert "memory was not estimated" in said
+    for remedy in (line.partition("try: ")[2] for line in said.splitlines() if "try: " in line):
+        own = re.sub("`hloinspect [^`]*`", "", remedy)  # those that name another command
+        assert set(re.findall(r"--[a-z-]+", own)) <= options, remedy
 
 
 def test_memory_that_xla_assigned_is_not_estimated_again(tmp_path: Path) -> None:
