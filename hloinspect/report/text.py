@@ -11,6 +11,7 @@ import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.report.audit_text import audit_line, audit_text
+from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.report.table import cut, fitted, lines_of
 from hloinspect.rules.blocking import blocking_findings
@@ -291,7 +292,8 @@ def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
     for transfer in waiting[:3]:
         found = transfer.predicted
         assert found is not None
-        needed = f"; a link of {found.needed_link_gbps:.0f} GB/s would hide it" if found.needed_link_gbps else ""
+        link_gbps = link_that_hides_gbps(report, transfer)
+        needed = f"; a link of {link_gbps:.0f} GB/s would hide it" if link_gbps else ""
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
         lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
     return ["", *lines] if lines else []
