@@ -26,7 +26,7 @@ from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
-from hloinspect.units import bytes_text
+from hloinspect.units import bytes_texts
 from hloinspect.verdict import UNKNOWN
 from hloinspect.versions import SLICES_RIGHT_SINCE
 
@@ -296,11 +296,11 @@ def _fit(memory: MemoryUse) -> tuple[bool | None, str | None]:
     """Whether a point fits into device and host memory, and what it does not fit into."""
     device, limit = memory.device_bytes, memory.device_limit_bytes
     if device is not None and limit is not None and device > limit:
-        return False, f"the device: {bytes_text(device)} of {bytes_text(limit)}"
+        return False, f"the device: {' of '.join(bytes_texts(device, limit))}"
     host, host_limit = memory.host_bytes, memory.host_limit_bytes
     if host is not None and host_limit is not None and host > host_limit:
         of = f"the {memory.host_devices} devices of " if memory.host_devices > 1 else ""
-        return False, f"{of}the host: {bytes_text(host)} of {bytes_text(host_limit)}"
+        return False, f"{of}the host: {' of '.join(bytes_texts(host, host_limit))}"
     known = device is not None and limit is not None and (not host or host_limit is not None)
     return (True, None) if known else (None, None)
 
