@@ -49,7 +49,11 @@ MEMORY_NOT_FOLLOWED = Unknown(
     "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to",
     "memory",
 )
-MEMORY_NOT_ASKED = Unknown("memory was not estimated, since only transfers were asked for", "--memory", "memory")
+MEMORY_NOT_ASKED = Unknown(
+    "memory was not estimated, since only transfers were asked for",
+    "`hloinspect inspect --memory` (memory=True in Python), or in a check a budget on memory",
+    "memory",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import pytest
 if TYPE_CHECKING:
     from hloinspect.gate.gate import Checked
     from hloinspect.report.schema import Report
+    from hloinspect.rules.choice import Choice
 
 PROPERTY = "hloinspect"
 """The name under which a test's report holds what a check that passed has to say; xdist and JUnit XML hand it on."""
@@ -100,7 +101,8 @@ class Inspector:
 
         ``step`` and ``options`` are those of ``hloinspect.check``: a name such as ``"train.py:step"`` (files are looked
         for from pytest's root directory), a function that is a step, a compiled program, a module, a trace or a report.
-        A baseline that is named by no path is looked for there too.
+        A baseline that is named by no path is looked for there too. The rules are those of the ``[tool.hloinspect]``
+        there, as for ``hloinspect check``; ``rules`` replaces them.
         """
         __tracebackhide__ = True
         from hloinspect.errors import BudgetExceeded, HloInspectError
@@ -115,6 +117,7 @@ class Inspector:
         if self.update and chosen.get("baseline") is not None:
             chosen["update_baseline"] = True
         try:
+            chosen["rules"] = chosen.get("rules") or self._rules()
             checked = check(self._placed(step), cache=self._cache(), name_from=self.rootdir, **chosen)
         except BudgetExceeded as error:
             lines = [str(error), *(f"  {line}" for line in details(error.checked))]
@@ -133,10 +136,15 @@ class Inspector:
         from hloinspect.gate.verb import answer
 
         chosen = {name: value for name, value in self.options.items() if name not in ("budget", "baseline")} | options
-        target = chosen.pop("target", None)
+        target, rules = chosen.pop("target", None), chosen.pop("rules", None) or self._rules()
         chosen["xla_flags"] = tuple(chosen.get("xla_flags", ()))
-        report, _ = answer(self._placed(step), GatedStep("", "", **chosen), target, cache=self._cache())
+        report, _ = answer(self._placed(step), GatedStep("", "", **chosen), target, rules, self._cache())
         return report
+
+    def _rules(self) -> Choice:
+        from hloinspect.config import load_choice
+
+        return load_choice(self.rootdir)
 
     def _placed(self, step: Any) -> Any:
         """Return a path as it is from the root directory."""

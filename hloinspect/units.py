@@ -13,6 +13,12 @@ def bytes_text(size: int) -> str:
     return f"{value:.0f} {_BYTE_UNITS[unit]}" if value >= 100 or unit == 0 else f"{value:.3g} {_BYTE_UNITS[unit]}"
 
 
+def bytes_texts(one: int, other: int) -> tuple[str, str]:
+    """Return two sizes that are held against each other: in bytes where they differ and would read alike."""
+    texts = bytes_text(one), bytes_text(other)
+    return (f"{one:,} B", f"{other:,} B") if one != other and texts[0] == texts[1] else texts
+
+
 def time_text(milliseconds: float) -> str:
     """``2.40 ms``, ``75.3 ms``, ``1.4 us``, ``3 ns``, ``14.83 s``: three digits or so."""
     if milliseconds >= 10_000:

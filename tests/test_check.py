@@ -71,6 +71,10 @@ def value_ms(report: Report, metric: str) -> float:
 )
 def test_every_budget_of_the_grammar_parses(metric: str, number: str, unit: str, space: str) -> None:
     text = f"{space}{metric}{space}={space}{number}{space}{unit}{space}"
+    if unit == "%" and float(number) > 100:
+        with pytest.raises(UsageError, match="a share of the step is at most 100 %"):
+            parse_budget(text)
+        return
     budget = parse_budget(text)
     assert (budget.text, budget.metric) == (text.strip(), metric)
     assert budget.unit == ("%" if unit == "%" else "ms")
@@ -115,6 +119,12 @@ def test_a_wrong_budget_is_told_before_anything_is_read() -> None:
     assert result.exit_code == 2
     assert "stall=2%" in result.stderr
     assert "no such file" not in result.stderr
+
+
+def test_a_limit_that_nothing_can_exceed_is_refused_before_anything_is_read() -> None:
+    result = run("no/such/file.hlo", "--target", "gb200", "--budget", "exposed=1000%")
+    assert (result.exit_code, "no such file" in result.stderr) == (2, False)
+    assert "a share of the step is at most 100 %" in result.stderr
 
 
 def test_a_gate_without_a_budget_is_wrong_use() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from rules_samples import fixture
 import hloinspect
 from hloinspect import api
 from hloinspect.cli import main
+from hloinspect.cli.check import command
 from hloinspect.errors import BudgetExceeded, CompileError, NotEnoughEvidence, UsageError
 from hloinspect.gate.blocking import OVER_REPORT
 from hloinspect.gate.budget import parse_budget
@@ -45,6 +47,15 @@ def check(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def small() -> Report:
     return api.inspect(str(SMALL), target="gb200").report
+
+
+def test_each_module_of_the_examples_of_the_help_can_pass() -> None:
+    (example,) = [line.split() for line in check("--help").stdout.splitlines() if "check step.hlo" in line]
+    budgets = [word for word in example if "=" in word]
+    assert len(budgets) == 2
+    for name in ("gb200_save", "gb200_remat"):
+        arguments = [word for budget in budgets for word in ("--budget", budget)]
+        assert check(fixture(name), "--target", "h100", *arguments).exit_code == 0
 
 
 def finding(code: str, severity: str) -> FindingInfo:
@@ -259,6 +270,21 @@ def test_a_limit_on_time_follows_memory_only_where_xlas_figure_is_missing() -> N
         assert api.inspect(str(SMALL), target=target, memory="unassigned").report.memory.source == source
 
 
+def test_a_budget_on_memory_needs_no_target() -> None:
+    result = check(SMALL, "--budget", "memory.device=1GiB")
+    assert (result.exit_code, "predicted" in result.stdout) == (0, True)
+    assert hloinspect.check(SMALL, budget="memory.device=1GiB").status() == PASSED
+
+
+def test_no_check_recommends_an_option_that_it_does_not_have() -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    said = check(SMALL, "--budget", "stall=90%").stdout
+    assert "memory was not estimated" in said
+    for remedy in (line.partition("try: ")[2] for line in said.splitlines() if "try: " in line):
+        own = re.sub("`hloinspect [^`]*`", "", remedy)  # those that name another command
+        assert set(re.findall(r"--[a-z-]+", own)) <= options, remedy
+
+
 def test_memory_that_xla_assigned_is_not_estimated_again(tmp_path: Path) -> None:
     from gate_samples import compiled_directory
 
@@ -342,3 +368,19 @@ def test_slices_that_nobody_could_check_are_no_pass(monkeypatch: pytest.MonkeyPa
         assert "could not be looked for" in render.render([checked])
     with pytest.raises(NotEnoughEvidence, match="HLO301"):
         hloinspect.check(report, budget="stall=90%")
+
+
+@pytest.mark.parametrize("budget", ["findings.HLO301=0", "stall=90%"])
+def test_slices_whose_text_has_lost_the_configuration_are_no_pass(budget: str) -> None:
+    text = WRONG.with_name("pipelined_wrong_offsets_jax0.9.2.hlo.xz")  # as_text(): the proto of this step fails
+    result = check(text, "--target", "h100", "--budget", budget)
+    assert result.exit_code == 3
+    assert "this text has lost from where copies take their addresses" in result.stdout.splitlines()[0]
+    assert "give the proto" in result.stdout.splitlines()[0]
+
+
+def test_what_could_not_be_checked_is_what_is_said_to_have_no_marker() -> None:
+    report = api.inspect(str(WRONG.with_name("pipelined_wrong_offsets_jax0.9.2.hlo.xz")), target="h100").report
+    (lost,) = [found for found in report.findings if found.code == "HLO403"]
+    (gap,) = [rule for rule in report.rules_not_run if rule.code == WRONG_VALUES]
+    assert gap.reason.startswith(f"transfers {', '.join(map(str, lost.transfers))} could not be checked")

@@ -20,6 +20,8 @@ from hloinspect.gate.budget import DEFAULT_BUDGETS, METRICS, parse_budget
 from hloinspect.gate.gate import check_report
 from hloinspect.gate.judge import MISSING, NOISE_SHARE, OVER, WITHIN, amount_of, check_budget
 from hloinspect.gate.snapshot import MemorySnapshot, Snapshot, Split, snapshot_of
+from hloinspect.report.check_text import result_text
+from hloinspect.report.explain import amount_texts
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, RuleNotRun, Unknown
 from hloinspect.verdict import UNKNOWN
 
@@ -82,12 +84,29 @@ def test_a_budget_means_what_it_says(text: str, metric: str, op: str, limit: flo
         ("findings.hlo101=0", "unknown metric"),
         ("findings.HLO=0", "unknown metric"),
         ("stall-5%", "expected METRIC=LIMIT"),
+        ("stall=150%", "a share of the step is at most 100 %"),
+        ("exposed.h2d=1000%", "a share of the step is at most 100 %"),
     ],
 )
 def test_a_budget_that_makes_no_sense_says_why(text: str, word: str) -> None:
     with pytest.raises(UsageError, match="budget in pyproject") as caught:
         parse_budget(text, "budget in pyproject")
     assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["stall=100%", "stall+150%", "memory.device=110%", "memory.host=200%"])
+def test_a_share_that_can_be_exceeded_is_a_budget(text: str) -> None:
+    assert parse_budget(text).unit == "%"
+
+
+def test_an_amount_that_is_over_its_limit_does_not_read_like_it(report: Report) -> None:
+    used = report.memory.device_bytes
+    assert used is not None
+    result = check_budget(report, parse_budget(f"memory.device={used - 1}B"))
+    assert result.status == OVER
+    assert f"{used:,} B of at most {used - 1:,} B" in result_text(result)
+    assert amount_texts(0.2000001, 0.2, "ms") == ("0.2000001 ms", "0.2 ms")
+    assert amount_texts(0.2, 0.2, "ms") == ("0.2 ms", "0.2 ms")
 
 
 def test_the_budgets_of_a_baseline_alone_are_budgets() -> None:

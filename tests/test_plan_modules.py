@@ -124,6 +124,14 @@ def test_what_xla_computes_again_by_itself_is_said_of_a_point(tmp_path: Path):
     assert once.notes == ()
 
 
+def test_what_takes_more_memory_is_no_advice_where_the_step_does_not_fit(tmp_path: Path):
+    path = tmp_path / "again.hlo"
+    path.write_text(HOSTILE_MODULE.replace("fusion.1", "fusion.1.remat2"), encoding="utf-8")
+    (point,) = make_plan(Wishes(sources=(str(path),), targets=("gb200",), memory_share=1e-12)).points
+    assert point.fits is False
+    assert point.notes == ("to save memory XLA computes an instruction again by itself, the largest fusion.1.remat2",)
+
+
 def test_what_is_judged_elsewhere_is_what_a_plan_for_there_says(of_405b: Plan, corpus: Path):
     there = {one.label: one for one in of_405b.elsewhere if one.point == 1}
     alone = maxtext_plan(corpus, "offload=cudnnjax", links=("100GB/s",)).points[0]

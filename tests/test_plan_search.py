@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from hloinspect.compile.many import Compiled
 from hloinspect.hardware import load_target
+from hloinspect.plan.front import best
 from hloinspect.plan.judge import Judge, Yardstick
 from hloinspect.plan.model import MemoryUse, Point, StepTime
 from hloinspect.plan.policy import FATES, Policy, read_policies
@@ -69,7 +70,7 @@ def session_of(ms: dict[tuple[str, str], int], gib: dict[tuple[str, str], int]) 
         room=Room(2, None),
         cache=None,
         say=lambda text: None,
-        policies=read_policies(["offload:a+b"], {}),
+        policies=read_policies(["offload:a+b", "save:a+b+c"], {}),
     )
     session.ms = {key: float(value) for key, value in ms.items()}
     session.gib = {key: float(value) for key, value in gib.items()}
@@ -86,6 +87,7 @@ def test_no_single_change_of_what_a_search_found_is_faster(
     assert found is not None
     assert found.ended == "no single change is faster"
     at = session.points[found.point - 1]
+    assert (best(session.points) or at).number == at.number  # what the plan names beside it
     policy, batch = session.policy_of(at.settings), at.settings["batch"]
     neighbours = [
         {**at.settings, "policy": session.setting_of(policy.with_fate(name, fate))} for name in NAMES for fate in FATES
@@ -110,18 +112,30 @@ def test_where_names_do_not_meddle_a_search_finds_the_best_of_all():
     session = session_of(ms, gib)
     found = search(session, {"policy": ("offload:a+b",), "batch": ("1", "2", "4", "8")}, 60.0)
     assert found is not None
-    best = session.points[found.point - 1]
+    at = session.points[found.point - 1]
     every = [
         session.point_of(0, {"policy": session.setting_of(policy_of(fates)), "batch": batch, "flags": flags})
         for fates in itertools.product(FATES, repeat=3)
         for batch in ("1", "2", "4", "8")
         for flags in ("default", "pipelined")
     ]
-    assert best.speed == max(point.speed for point in every if point.is_good)
+    assert at.speed == max(point.speed for point in every if point.is_good)
     assert found.tried < len(every) / 2
     assert found.flags_line == "--xla_gpu_enable_pipelined_host_offloading=true"
-    assert found.policy_code == session.policy_of(best.settings).code()
+    assert found.policy_code == session.policy_of(at.settings).code()
     assert all(re.match(r"(keep|recompute|offload) \w|batch=|flags=", move) for move in found.moves)
+
+
+def test_of_equally_fast_points_a_search_ends_with_the_one_that_the_plan_calls_best():
+    ms = dict.fromkeys(itertools.product(NAMES, FATES), 1)
+    gib = {(name, fate): 1 + (fate == "save") for name in NAMES for fate in FATES}
+    session = session_of(ms, gib)
+    found = search(session, {"policy": ("save:a+b+c",), "batch": ("1",), "flags": ("default",)}, 60.0)
+    assert found is not None
+    chosen = best(session.points)
+    assert chosen is not None
+    assert (found.point, chosen.memory.device_bytes) == (chosen.number, 5 * 2**30)
+    assert "as fast, with 7 GiB of device memory instead of 8 GiB" in found.moves[0]
 
 
 def policy_of(fates: tuple[str, ...]) -> Policy:

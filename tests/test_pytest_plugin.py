@@ -152,6 +152,29 @@ def test_a_pass_says_what_was_not_looked_for(project: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed")
+def test_the_rules_are_those_of_the_project_unless_the_test_names_others(project: Path) -> None:
+    (project / "test_rules.py").write_text(
+        "from hloinspect.rules.choice import Choice\n"
+        "def test_project(hloinspect):\n"
+        "    hloinspect.check('modules/wrong.hlo.pb.xz', target='gb200', budget='stall=99%')\n"
+        "    assert not [f for f in hloinspect.inspect('modules/wrong.hlo.pb.xz').findings if f.code == 'HLO301']\n"
+        "def test_own(hloinspect):\n"
+        "    hloinspect.check('modules/wrong.hlo.pb.xz', target='gb200', budget='stall=99%', rules=Choice())\n",
+        encoding="utf-8",
+    )
+    file = project / "pyproject.toml"
+    file.write_text('[tool.hloinspect]\nignore = ["HLO301"]\n', encoding="utf-8")
+    done = run_pytest(project, "test_rules.py", "-q", "-rA")
+    file.write_text('[tool.hloinspect]\nignore = ["HLO999"]\n', encoding="utf-8")
+    faulty = run_pytest(project, "test_rules.py", "-q", "-k", "project")
+    file.unlink()
+    assert "PASSED test_rules.py::test_project" in done.stdout
+    assert "test_project: HLO301 (wrong values) was not looked for: ignore = HLO301" in done.stdout
+    assert "FAILED test_rules.py::test_own" in done.stdout
+    assert "HLO999" in faulty.stdout
+    assert "Traceback" not in faulty.stdout
+
+
 def test_workers_hand_on_what_was_not_looked_for(project: Path) -> None:
     test_a_pass_says_what_was_not_looked_for(project)
     done = run_pytest(project, "test_left_out.py", "-q", "-n2", plugins=("hloinspect.pytest_plugin", "xdist"))

@@ -10,7 +10,7 @@ import pytest
 from rules_samples import codes, finding, fixture, judged
 
 from hloinspect.api import inspect
-from hloinspect.compile.policies import MadePolicy, names_of_dead
+from hloinspect.compile.policies import MadePolicy, names_in_use, names_of_dead
 from hloinspect.report.schema import Report
 from hloinspect.rules.asked import Asked
 from hloinspect.rules.engine import run_rules
@@ -115,6 +115,7 @@ def test_a_policy_is_dead_where_it_is_in_use_and_not_one_of_its_names_is_offload
         assert each.noting(lambda prim, **params: (prim, params))("name", name="a") == ("name", {"name": "a"})
     assert names_of_dead([used, half, unused], {"c", "x"}) == ["a", "b"]
     assert names_of_dead([used, half, unused], {"b", "d"}) == []
+    assert names_in_use([used, half, unused]) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hloinspect.report.html import html_page
 from hloinspect.report.schema import Report
 from hloinspect.report.text import to_text
 from hloinspect.rules.advice import ALLOCATOR_SHARE
+from hloinspect.rules.memory_host import POOL_BYTES
 
 SCAN = fixture("gb200_offload_scan")
 WRONG = fixture("gb200_offload_scan", "jax0.10.2")
@@ -40,6 +41,23 @@ def test_a_step_that_needs_more_than_the_device_has_does_not_fit() -> None:
     assert (told.severity, told.name) == ("error", "device-memory-exceeded")
     assert told.message == "the step does not fit: it takes 176 MiB of device memory, and the device has 88 MiB"
     assert told.evidence["device_bytes"] == used_by(SCAN, "gb200")
+
+
+def test_what_is_too_much_by_a_byte_does_not_read_like_what_there_is() -> None:
+    used = used_by(SCAN, "gb200")
+    report = judged(SCAN, "gb200", device_limit_bytes=used - 1, source="artifacts")
+    told = finding(report, "HLO209").message
+    assert told == f"the step does not fit: it takes {used:,} B of device memory, and the device has {used - 1:,} B"
+    assert f"device {used:,} B of {used - 1:,} B" in click.unstyle(to_text(report))
+    limit = 1000 * 2**20
+    allocator = int(ALLOCATOR_SHARE * limit)
+    near = judged(SCAN, "gb200", device_limit_bytes=limit, device_bytes=allocator + 1, source="artifacts")
+    assert (
+        f"takes {allocator + 1:,} B of device memory, more than the {allocator:,} B" in finding(near, "HLO209").message
+    )
+    pool = judged(SCAN, "gb200", host_bytes=POOL_BYTES + 1, host_limit_bytes=POOL_BYTES)
+    for code in ("HLO207", "HLO208"):
+        assert f"takes {POOL_BYTES + 1:,} B" in finding(pool, code).message
 
 
 def test_offloading_is_not_advised_to_a_host_that_is_full_too() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   hloinspect check train.py:step --target gb200 --budget stall=2%
-  hloinspect check step.hlo --target h100 --budget stall.h2d=0.5ms --budget findings.error=0
+  hloinspect check step.hlo --target h100 --budget stall.h2d=0.5ms --budget findings.HLO1=0
   hloinspect check train.py:step --target gb200 --baseline offload.json --update-baseline
   hloinspect check train.py:step --target gb200 --baseline offload.json --report sarif=check.sarif
   hloinspect check          (the whole gate of the project: [[tool.hloinspect.step]] in pyproject.toml)
@@ -152,10 +152,12 @@ def _wanted(
     from hloinspect.rules.blocking import TOO_LARGE
 
     asked = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
+    judges_memory = "memory" in asked or not all(step.budgets for step in steps)  # by default a baseline's does
+    follow = True if judges_memory else None
     if baseline is not None or "findings" in asked or any(style in SHOW_FINDINGS for style, _ in writers):
-        return rules, None
+        return rules, follow
     looks_for_size = not rules.why_left_out(TOO_LARGE)
-    return rules.limited_to(OVER_REPORT), None if "memory" in asked else "unassigned" if looks_for_size else False
+    return rules.limited_to(OVER_REPORT), follow or ("unassigned" if looks_for_size else False)
 
 
 def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update: bool) -> None:

@@ -131,10 +131,11 @@ def find_offload_names(job: Job, lowered: Any) -> None:
     """Find the names of values in host memory, and what the step's jaxpr asks of it."""
     from hloinspect.compile import audit, names
 
+    used = policies.names_in_use(job.made)
     try:
         jaxpr, _ = job.jaxprs[id(lowered._lowering)]
         job.offload_names = names.offload_names(jaxpr)
-        job.asked = audit.asked_of(jaxpr, lowered, job.policy_names)
+        job.asked = audit.asked_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
     except Exception as error:  # names are a help, not the result
         job.notes.append(
             f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
@@ -142,5 +143,5 @@ def find_offload_names(job: Job, lowered: Any) -> None:
         return
     offloaded = {entry["name"] for entry in job.offload_names}
     job.asked["dead_policies"] = policies.names_of_dead(job.made, offloaded)
-    if unmatched := job.policy_names.keys() - offloaded:
-        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(sorted(unmatched))}")
+    if unmatched := [name for name in used if name not in offloaded]:
+        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")

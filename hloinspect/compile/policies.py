@@ -40,6 +40,12 @@ class MadePolicy:
         return noted
 
 
+def names_in_use(made: Iterable[MadePolicy]) -> list[str]:
+    """Return the names that the policies in use offload. One that is made and not used, such as the others of a table
+    of policies, offloads nothing and is to offload nothing."""
+    return sorted({name for each in made if each.called for name in each.offloaded})
+
+
 def names_of_dead(made: Iterable[MadePolicy], offloaded: Collection[str]) -> list[str]:
     """Return the names of the policies in use of which not one value is offloaded. A policy that is made and not used
     is not dead, and what one policy offloads makes no other one alive that does not name it."""

@@ -135,6 +135,8 @@ def parse_budget(text: str, where: str = "--budget") -> Budget:
         raise UsageError(f"{shown}: {number[:20]} is no limit; {_EXPECTED}")
     if metric == LOST and op == OVER_BASELINE:
         raise UsageError(f"{shown}: {LOST} counts against the baseline as it is: write {LOST}={number}")
+    if unit == "%" and op == ABSOLUTE and metric in METRICS and METRICS[metric][0] == TIME and limit > 100:
+        raise UsageError(f"{shown}: a share of the step is at most 100 %, so that this limit can never be exceeded")
     factor, unit = _unit(METRICS.get(metric, (COUNT, ""))[0], metric, op, unit, shown)
     return Budget(text.strip(), metric, op, limit * factor, unit)
 

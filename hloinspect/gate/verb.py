@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hloinspect.errors import BudgetExceeded, NotEnoughEvidence, UsageError
-from hloinspect.gate.budget import Budget, parse_budget
+from hloinspect.gate.budget import Budget, family_of, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
 from hloinspect.gate.sense import refuse_senseless
@@ -67,7 +67,9 @@ def check(
         known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
     given = production or Production()
     options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags), production=given)
-    report, own_name = answer(what, options, target, rules, cache, name_from)
+    judges_memory = not limits or any(family_of(limit) == "memory" for limit in limits)  # by default a baseline's does
+    memory = True if judges_memory else None
+    report, own_name = answer(what, options, target, rules, cache, name_from, memory)
     source = _source_of(what)
     checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
     if update_baseline:
@@ -106,8 +108,10 @@ def answer(
     rules: Choice | None = None,
     cache: Path | None = None,
     name_from: Path | None = None,
+    memory: bool | None = None,
 ) -> tuple[Report, str]:
-    """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged."""
+    """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged,
+    ``memory`` whether to follow it, as ``inspect`` takes it."""
     folder = name_from or Path.cwd()
     if isinstance(what, Report):
         return what, name_of(what.input.path, folder)
@@ -115,12 +119,12 @@ def answer(
         return what.report, name_of(what.report.input.path, folder)
     if isinstance(what, (str, Path)):
         step = replace(options, source=str(what), name=name_of(str(what), folder))
-        return report_of(step, target=target, rules=rules, cache=cache), step.name
+        return report_of(step, target=target, rules=rules, cache=cache, memory=memory), step.name
     if hasattr(what, "as_text"):
-        return _of_program(what, options, target, rules)
+        return _of_program(what, options, target, rules, memory)
     if python_inspect.isfunction(what):
         step = replace(options, source=step_of(what), name=name_of(step_of(what), folder))
-        return report_of(step, target=target, rules=rules, cache=cache), step.name
+        return report_of(step, target=target, rules=rules, cache=cache, memory=memory), step.name
     hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
     raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
 
@@ -146,7 +150,7 @@ def step_of(function: Any) -> str:
 
 
 def _of_program(
-    program: Any, options: GatedStep, target: str | Target | None, rules: Choice | None
+    program: Any, options: GatedStep, target: str | Target | None, rules: Choice | None, memory: bool | None
 ) -> tuple[Report, str]:
     """The report on a jax.stages.Compiled, or a Lowered that is compiled first, in this process."""
     compiled = program.compile() if hasattr(program, "compile") else program
@@ -154,7 +158,7 @@ def _of_program(
         file = Path(folder) / "module.hlo"
         file.write_text(compiled.as_text(), encoding="utf-8")
         step = replace(options, source=str(file))
-        report = report_of(step, target=target, rules=rules)
+        report = report_of(step, target=target, rules=rules, memory=memory)
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("jax", "jaxlib")}
     info = InputInfo(report.module.name, report.input.kind, report.input.sha256)
     made = ProgramInfo(versions["jax"], versions["jaxlib"], None, report.program.topology, None)

@@ -21,11 +21,12 @@ from hloinspect.offload.transfers import Offload
 from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
+from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
-from hloinspect.units import bytes_text
+from hloinspect.units import bytes_texts
 from hloinspect.verdict import UNKNOWN
 from hloinspect.versions import SLICES_RIGHT_SINCE
 
@@ -190,19 +191,20 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
         flops=found.prediction.matrix_flops if found.prediction else None,
         d2h_bytes=moved["d2h"],
         h2d_bytes=moved["h2d"],
-        transfers=tuple(map(_line, report.transfers)),
+        transfers=tuple(_line(report, transfer) for transfer in report.transfers),
         schedule_hash=report.module.schedule_hash,
         limits=report.limits,
         unknown=tuple(unknown.reason for unknown in report.unknown),
         directory=report.input.path,
-        notes=(*_computed_again(found.offload), *_not_looked_at(report)),
+        notes=(*_computed_again(found.offload, fits is not False), *_not_looked_at(report)),
     )
     return _with_samples(point, _samples(settings, yardstick), yardstick.tokens)
 
 
-def _computed_again(offload: Offload) -> tuple[str, ...]:
+def _computed_again(offload: Offload, fits: bool) -> tuple[str, ...]:
     """A note where XLA computes anything again by itself: it names such an instruction after the one that it repeats
-    (``.remat``; hlo_rematerialization.cc)."""
+    (``.remat``; hlo_rematerialization.cc). What keeps XLA from it takes more memory, and is no advice where the step
+    does not fit."""
     sizes = {
         instruction.name: instruction.shape.element_count
         for computation in offload.program.computations()
@@ -212,7 +214,8 @@ def _computed_again(offload: Offload) -> tuple[str, ...]:
     if not sizes:
         return ()
     what = "an instruction" if len(sizes) == 1 else f"{len(sizes)} instructions"
-    remedy = "" if offload.program.module.platform == "tpu" else "; flags=no-xla-remat keeps it from that"
+    can_be_kept = fits and offload.program.module.platform != "tpu"
+    remedy = "; flags=no-xla-remat keeps it from that" if can_be_kept else ""
     largest = max(sizes, key=lambda name: sizes[name])
     return (f"to save memory XLA computes {what} again by itself, the largest {largest}{remedy}",)
 
@@ -258,7 +261,7 @@ def step_time(prediction: Prediction | None) -> StepTime | None:
     )
 
 
-def _line(transfer: TransferInfo) -> TransferLine:
+def _line(report: Report, transfer: TransferInfo) -> TransferLine:
     predicted = transfer.predicted
     shape = ",".join(map(str, transfer.tensor.shape))
     return TransferLine(
@@ -270,7 +273,7 @@ def _line(transfer: TransferInfo) -> TransferLine:
         duration_ms=predicted.duration_ms if predicted else None,
         wait_ms=predicted.wait_ms if predicted else None,
         verdict=transfer.verdict,
-        needed_link_gbps=predicted.needed_link_gbps if predicted else None,
+        needed_link_gbps=link_that_hides_gbps(report, transfer),
     )
 
 
@@ -293,11 +296,11 @@ def _fit(memory: MemoryUse) -> tuple[bool | None, str | None]:
     """Whether a point fits into device and host memory, and what it does not fit into."""
     device, limit = memory.device_bytes, memory.device_limit_bytes
     if device is not None and limit is not None and device > limit:
-        return False, f"the device: {bytes_text(device)} of {bytes_text(limit)}"
+        return False, f"the device: {' of '.join(bytes_texts(device, limit))}"
     host, host_limit = memory.host_bytes, memory.host_limit_bytes
     if host is not None and host_limit is not None and host > host_limit:
         of = f"the {memory.host_devices} devices of " if memory.host_devices > 1 else ""
-        return False, f"{of}the host: {bytes_text(host)} of {bytes_text(host_limit)}"
+        return False, f"{of}the host: {' of '.join(bytes_texts(host, host_limit))}"
     known = device is not None and limit is not None and (not host or host_limit is not None)
     return (True, None) if known else (None, None)
 

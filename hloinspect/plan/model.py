@@ -61,7 +61,7 @@ class StepTime:
 @dataclass(frozen=True, slots=True)
 class TransferLine:
     """One transfer of a point: ``tensor`` is its name and array, ``duration_ms`` and ``wait_ms`` are per step,
-    ``needed_link_gbps`` the link at which it would hide, where a faster link would."""
+    ``needed_link_gbps`` the link at which it would hide, where a faster one would that there could be."""
 
     id: int
     direction: str

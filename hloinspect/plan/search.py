@@ -2,7 +2,7 @@
 
 A change is another fate of one checkpoint name (keep, recompute, offload), the next value of an axis up or down, or
 another set of flags. A change that makes the step faster, or makes it fit, is taken at once; the search ends when no
-single change does, or when its time is over.
+single change does, or when its time is over. Of points that are as fast it ends with the one that the plan calls best.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
 from hloinspect.plan.axes import FLAGS, POLICY, TARGET, flags_of
+from hloinspect.plan.front import best
 from hloinspect.plan.model import Point, SearchResult
-from hloinspect.plan.policy import FATES, Policy
+from hloinspect.plan.policy import FATES, OWN, Policy
 from hloinspect.plan.session import Session
 from hloinspect.plan.work import Settings
-from hloinspect.units import time_text
+from hloinspect.units import bytes_text, time_text
 
 SEARCHED_FLAGS = ("default", "pipelined", "double-buffered", "no-lhs")
 """Sets of flags that are tried on GPUs where the user named none."""
@@ -39,7 +40,8 @@ class _Move:
 
 def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -> SearchResult | None:
     """Searches from the policies of ``axes`` (else the step's own) and the first value of every other axis. The points
-    that it tries are the session's; None where not even a start could be compiled in time."""
+    that it tries are the session's, and it ends with that which the plan calls the best of them. None where not even a
+    start could be compiled in time."""
     session.deadline = time.monotonic() + time_s
     others = {name: values[0] for name, values in axes.items() if name != POLICY}
     starts: list[dict[str, str]] = [{**others, POLICY: text} for text in axes.get(POLICY, ())] or [others]
@@ -53,10 +55,15 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
         if taken is not None:
             moves.append(_told(taken[0], at, taken[1]))
             at = taken[1]
-        elif out_of_time:
+            continue
+        top = best(session.points)
+        is_other = top is not None and top.number != at.number
+        if top is not None and is_other:  # as fast within GAIN, and with less memory, say
+            moves.append(_told_as_fast(at, top))
+            at = top
+        if out_of_time:
             ended = "its time was over"
-            break
-        else:
+        if out_of_time or not is_other:
             break
     policy = session.policy_of(at.settings)
     return SearchResult(
@@ -198,3 +205,17 @@ def _told(move: _Move, before: Point, after: Point) -> str:
         return f"{time_text(point.step.time_ms)}{rate}{'' if point.fits is not False else ', does not fit'}"
 
     return f"{move.words}: {step(before)} -> {step(after)}"
+
+
+def _told_as_fast(before: Point, after: Point) -> str:
+    """Return what leads from where the search has ended to the best of its points, which is not faster by ``GAIN``."""
+    changed = [name for name in {**before.settings, **after.settings} if _differs(name, before, after)]
+    words = " ".join(f"{name}={after.settings.get(name, 'default' if name == FLAGS else OWN)}" for name in changed)
+    sizes = [point.memory.device_bytes if point.memory else None for point in (before, after)]
+    if sizes[0] is None or sizes[1] is None or sizes[0] == sizes[1]:
+        return f"{words}: as fast"
+    return f"{words}: as fast, with {bytes_text(sizes[1])} of device memory instead of {bytes_text(sizes[0])}"
+
+
+def _differs(name: str, one: Point, other: Point) -> bool:
+    return name != TARGET and one.settings.get(name) != other.settings.get(name)

@@ -10,7 +10,7 @@ from hloinspect.errors import printable as clean
 from hloinspect.gate.budget import ABSOLUTE, FINDINGS, Budget, counts, family_of
 from hloinspect.gate.gate import PASSED, Checked, NewFinding, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
-from hloinspect.report.explain import amount_text, explanation, joined, look_closer
+from hloinspect.report.explain import amount_text, amount_texts, explanation, joined, look_closer
 from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.rules.blocking import BLOCKING
 from hloinspect.rules.rule import INFO
@@ -84,7 +84,8 @@ def result_text(result: BudgetResult) -> str:
         value = result.value_ms if result.value_ms is not None else result.value
         limit = result.limit_ms if result.limit_ms is not None else result.limit
         share = f" = {result.value:.2f} %" if result.unit == "%" and unit == "ms" else ""
-        line += f"  {result.kind} {amount_text(value, unit)}{share} of at most {amount_text(limit, unit)}"
+        amount, allowed = amount_texts(value, limit, unit)
+        line += f"  {result.kind} {amount}{share} of at most {allowed}"
         line += " a step" if unit == "ms" else ""
         if result.baseline is not None and result.budget.op == "+":
             line += f", baseline {amount_text(result.baseline, result.unit)}"

@@ -76,6 +76,16 @@ def amount_text(value: float | None, unit: str) -> str:
     return f"{value:.2f} %" if unit == "%" else f"{value:g}"
 
 
+def amount_texts(value: float, limit: float, unit: str) -> tuple[str, str]:
+    """Return an amount and its limit, with more digits where the amount is over it and would read alike."""
+    texts = amount_text(value, unit), amount_text(limit, unit)
+    if value <= limit or texts[0] != texts[1]:
+        return texts
+    if unit == "bytes":
+        return f"{value:,.0f} B", f"{limit:,.0f} B"
+    return f"{value:.9g} {unit}", f"{limit:.9g} {unit}"
+
+
 def changed_metrics(found: Difference) -> list[MetricChange]:
     """The figures that differ by more than can be seen, or that only one side knows."""
     return [change for change in found.metrics if _differs(change)]

@@ -8,7 +8,7 @@ from hloinspect.errors import printable as clean
 from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
 from hloinspect.report.check_text import details, finding_text, new_finding_lines, title, title_of_unread
-from hloinspect.report.explain import amount_text, changed_metrics, percent_text
+from hloinspect.report.explain import amount_text, amount_texts, changed_metrics, percent_text
 from hloinspect.report.schema import FindingInfo
 
 _WORDS = {PASSED: "passed", FAILED: "failed", ERROR: "not all could be read"}
@@ -50,6 +50,8 @@ def _blocked(checked: Checked, finding: FindingInfo) -> str:
 
 def _row(checked: Checked, result: BudgetResult) -> str:
     now, allowed, baseline = (amount_text(v, result.unit) for v in (result.value, result.limit, result.baseline))
+    if result.value is not None and result.limit is not None:
+        now, allowed = amount_texts(result.value, result.limit, result.unit)
     mark = _MARKS[result.status]
     if result.value is None:
         now = _cell(result.reason)

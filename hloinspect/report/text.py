@@ -11,10 +11,11 @@ import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.report.audit_text import audit_line, audit_text
+from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.report.table import cut, fitted, lines_of
 from hloinspect.rules.blocking import blocking_findings
-from hloinspect.units import bytes_text, time_text
+from hloinspect.units import bytes_text, bytes_texts, time_text
 from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
 COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
@@ -250,9 +251,12 @@ def _memory(report: Report, width: int) -> list[str]:
     parts = []
     about = "about " if memory.source == "estimated" else ""
     if memory.device_bytes is not None:
-        limit = f" of {bytes_text(memory.device_limit_bytes)}" if memory.device_limit_bytes else ""
-        device = f"device {about}{bytes_text(memory.device_bytes)}{limit}"
-        too_much = memory.device_limit_bytes is not None and memory.device_bytes > memory.device_limit_bytes
+        limit = memory.device_limit_bytes
+        too_much = limit is not None and memory.device_bytes > limit
+        used, there = bytes_text(memory.device_bytes), bytes_text(limit or 0)
+        if limit is not None and too_much:
+            used, there = bytes_texts(memory.device_bytes, limit)
+        device = f"device {about}{used}{f' of {there}' if limit else ''}"
         parts.append(click.style(device, fg="red") if too_much else device)
     if memory.host_bytes is not None:
         parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
@@ -291,7 +295,8 @@ def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
     for transfer in waiting[:3]:
         found = transfer.predicted
         assert found is not None
-        needed = f"; a link of {found.needed_link_gbps:.0f} GB/s would hide it" if found.needed_link_gbps else ""
+        link_gbps = link_that_hides_gbps(report, transfer)
+        needed = f"; a link of {link_gbps:.0f} GB/s would hide it" if link_gbps else ""
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
         lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
     return ["", *lines] if lines else []

@@ -17,6 +17,9 @@ ALLOCATOR_SHARE = 0.75
 """Share of the device's memory that XLA's allocator hands out at most in a process of JAX, with preallocation or
 without, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (openxla/xla: gpu_helpers.cc, CreateBFCAllocator)."""
 
+WITH_MARKER = "give the proto (compiled.runtime_executable().hlo_modules()[0]) or the file of --xla_dump_to"
+"""What to do where a text has lost what its slices run as (HLO403)."""
+
 
 # ---- versions
 

@@ -17,7 +17,7 @@ _KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
 class Asked:
     """``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
     loop's body counts once), ``arguments`` and ``results`` those of the step that it asks to be in host memory.
-    ``unmatched`` are names that a policy offloads and that no offloaded value has (`hloinspect compile` looks), and
+    ``unmatched`` are names that a policy in use offloads and no offloaded value has (`hloinspect compile` looks), and
     ``dead`` those of policies that offload no value at all; None where that is not known."""
 
     to_host: int

@@ -62,8 +62,9 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
     What it finds
         Names given to `save_and_offload_only_these_names` while the step was traced, of which no value was placed in
         host memory. A policy of which not one name matches is dead, and an error, whatever else the step offloads;
-        where other names of the policy match, it is a warning. Only `hloinspect compile`, or a step given to
-        `hloinspect inspect`, can see that: names are not in the compiled module.
+        where other names of the policy match, it is a warning. A policy that the step makes and does not use is no
+        finding. Only `hloinspect compile`, or a step given to `hloinspect inspect`, can see that: names are not in the
+        compiled module.
     Why it matters
         The program runs, without an error and without the offload: what was to be on the host is recomputed.
     What to do

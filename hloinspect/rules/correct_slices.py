@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.slices import MEMCPY_CONFIG
-from hloinspect.rules.advice import is_right_release
+from hloinspect.rules.advice import WITH_MARKER, is_right_release
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
-from hloinspect.rules.words import numbered
+from hloinspect.rules.words import numbered, verb
 
 
 def slice_offsets(evidence: Evidence) -> Iterator[Found]:
@@ -32,9 +32,9 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
         the index and take compute from the step (HLO110).
     When the advice does not hold
         A fusion that also computes is a kernel, whatever its configuration says, and is not reported. A slice whose
-        index or configuration cannot be worked out is not reported either: the rule then stands among those that could
-        not look, with the reason, also where it has found others. The workarounds were compiled with 0.9.2 to 0.11.1,
-        not run on hardware.
+        index or configuration cannot be worked out, or whose configuration a text has lost (HLO403), is not reported
+        either: the rule then stands among those that could not look, with the reason, also where it has found others.
+        The workarounds were compiled with 0.9.2 to 0.11.1, not run on hardware.
     Example
         s_off of the corpus (jax 0.10.2): by its index the backward copy reads 3758096384, 3221225472, ...; it is
         emitted for 0, 536870912, ...
@@ -81,7 +81,12 @@ def _remedy(evidence: Evidence, configs: set[str]) -> str:
 
 def _gap(evidence: Evidence) -> str:
     """Return which slices could not be looked at, and why; "" where all were."""
-    return evidence.slices.gap
+    lost = evidence.without_marker
+    if not lost:
+        return evidence.slices.gap
+    takes = verb(lost, "a copy takes its address", "copies take their addresses")
+    text = f"{numbered(lost)} could not be checked: this text has lost from where {takes} (jax before 0.10.2)"
+    return "; ".join([f"{text}: {WITH_MARKER}", *filter(None, [evidence.slices.gap])])
 
 
 RULES = (Rule(WRONG_VALUES, "slice-offsets-walk-against-index", ERROR, (MODULE,), slice_offsets, gap=_gap),)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hloinspect.offload.mechanism import UNKNOWN
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
 from hloinspect.offload.slices import Slices
@@ -165,6 +166,12 @@ class Evidence:
         """Turns of the innermost loop around a transfer; 1 outside of loops."""
         loop = self.loops.get(self.transfers[number].computation)
         return loop.trips if loop else 1
+
+    @cached_property
+    def without_marker(self) -> tuple[int, ...]:
+        """Return the transfers of which the text has lost what they run as, and with it from where a copy takes its
+        address: ``as_text()`` of jax 0.8 to 0.10.1."""
+        return tuple(t.id for t in self.transfers.values() if t.mechanism == UNKNOWN)
 
     @cached_property
     def remat_barriers(self) -> frozenset[str]:

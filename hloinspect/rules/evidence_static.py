@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.offload.events import ANNOTATION
+from hloinspect.rules.advice import WITH_MARKER
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb
@@ -70,7 +71,7 @@ def mechanism_lost(evidence: Evidence) -> Iterator[Found]:
         a memcpy.
     Why it matters
         A copy leaves the device's compute alone, a kernel does not, and slices of these versions cannot be checked for
-        wrong offsets (HLO301).
+        wrong offsets: HLO301 is then among the rules that could not look, and no check passes.
     What to do
         Give the proto or the dump of the same program; both keep the marker.
     When the advice does not hold
@@ -80,12 +81,12 @@ def mechanism_lost(evidence: Evidence) -> Iterator[Found]:
     References
         docs/ground-truth.md.
     """
-    numbers = tuple(t.id for t in evidence.transfers.values() if t.mechanism == "unknown")
+    numbers = evidence.without_marker
     if numbers:
         yield Found(
             message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} a copy or a kernel: this text has "
             "lost the marker",
-            remedy="give the proto (compiled.runtime_executable().hlo_modules()[0]) or the file of --xla_dump_to",
+            remedy=WITH_MARKER,
             transfers=numbers,
             evidence={"transfers": len(numbers)},
         )

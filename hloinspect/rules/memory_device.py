@@ -14,7 +14,7 @@ from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
-from hloinspect.units import bytes_text
+from hloinspect.units import bytes_text, bytes_texts
 
 LATE_SHARE = 1 / 3
 """Share of the bytes sent that must start late before the rule speaks: the last layers always do."""
@@ -203,16 +203,18 @@ def device_full(evidence: Evidence) -> Iterator[Found]:
     at_least = ", or more," if about and not evidence.is_gpu else ""
     figures: dict[str, object] = {"device_bytes": used, "device_limit_bytes": there, "source": memory.source}
     if used > there:
+        takes, has = bytes_texts(used, there)
         yield Found(
-            message=f"the step does not fit: it takes {about}{bytes_text(used)}{at_least} of device memory, and the "
-            f"device has {bytes_text(there)}",
+            message=f"the step does not fit: it takes {about}{takes}{at_least} of device memory, and the device has "
+            f"{has}",
             remedy=f"a smaller batch, more devices or sharding, or more values computed again{offloaded} "
             "(`hloinspect plan` tries them)",
             evidence=figures,
         )
     elif limit is not None and used > limit:
+        takes, hands_out = bytes_texts(used, limit)
         yield Found(
-            message=f"the step takes {about}{bytes_text(used)} of device memory, more than the {bytes_text(limit)} "
+            message=f"the step takes {about}{takes} of device memory, more than the {hands_out} "
             f"({ALLOCATOR_SHARE:.0%} of the device's {bytes_text(there)}) that XLA's allocator takes by default in a "
             "process of JAX",
             remedy=_more_for_xla(used, there),

@@ -9,7 +9,7 @@ from hloinspect.rules.advice import fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
-from hloinspect.units import bytes_text
+from hloinspect.units import bytes_text, bytes_texts
 from hloinspect.versions import BUT_NOT
 
 POOL_BYTES = 64 << 30
@@ -153,9 +153,10 @@ def pool_too_small(evidence: Evidence) -> Iterator[Found]:
     )
     if there is not None and size > there:
         remedy = "make it need less first (HLO208): the host has no memory for a larger pool"
+    takes, has = bytes_texts(size, POOL_BYTES)
     yield Found(
-        message=f"the step takes {bytes_text(size)} of pinned host memory for each device, and XLA's pool has "
-        f"{bytes_text(POOL_BYTES)} for each process by default",
+        message=f"the step takes {takes} of pinned host memory for each device, and XLA's pool has {has} for each "
+        "process by default",
         remedy=remedy,
         evidence={"host_bytes": size, "pool_bytes": POOL_BYTES},
     )
@@ -187,9 +188,9 @@ def host_full(evidence: Evidence) -> Iterator[Found]:
     memory = evidence.report.memory
     if memory.host_bytes is None or memory.host_limit_bytes is None or memory.host_bytes <= memory.host_limit_bytes:
         return
+    takes, has = bytes_texts(memory.host_bytes, memory.host_limit_bytes)
     yield Found(
-        message=f"the step takes {bytes_text(memory.host_bytes)} of host memory for each device, and the host has "
-        f"{bytes_text(memory.host_limit_bytes)} for each",
+        message=f"the step takes {takes} of host memory for each device, and the host has {has} for each",
         remedy=("offload less, " if fits_with(evidence) else "") + "recompute a part, or use more devices for the same "
         "batch",
         evidence={"host_bytes": memory.host_bytes, "host_limit_bytes": memory.host_limit_bytes},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
 from hloinspect.rules.evidence import Evidence
@@ -191,8 +192,8 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     hint = f"offload fewer bytes there{fewer}, or a tensor that the layer makes earlier"
     if fits:
         hint += f"; the window would hide {bytes_text(fits)} instead of {bytes_text(first.bytes)}"
-    if found.needed_link_gbps:
-        hint += f", or a link of {found.needed_link_gbps:.0f} GB/s all of it"
+    if link_gbps := link_that_hides_gbps(evidence.report, first):
+        hint += f", or a link of {link_gbps:.0f} GB/s all of it"
     looping = evidence.is_gpu and first.direction == D2H and evidence.turns(first.id) > 1
     if looping and not evidence.is_pipelined and (flag := pipelining(evidence, numbers)):
         hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next turn of its loop"

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from hloinspect.report.html.bands import LANES, Strings, encode_band
 from hloinspect.report.html.sides import Side
 from hloinspect.report.json import rounded
-from hloinspect.report.schema import FindingInfo, TransferInfo
+from hloinspect.report.link import link_that_hides_gbps
+from hloinspect.report.schema import FindingInfo, Report, TransferInfo
 from hloinspect.report.text import tensor_text, where_text
 
 FORMAT = 1
@@ -60,7 +61,7 @@ def _side(side: Side, strings: Strings) -> dict[str, object]:
             "device_limit_bytes": memory.device_limit_bytes,
             "host_limit_bytes": memory.host_limit_bytes,
         },
-        "transfers": columns([_transfer(transfer) for transfer in report.transfers], strings),
+        "transfers": columns([_transfer(report, transfer) for transfer in report.transfers], strings),
         "findings": [_finding(finding, number, strings) for number, finding in enumerate(report.findings)],
         "bands": [encode_band(band, strings) for band in side.bands],
     }
@@ -81,7 +82,7 @@ def columns(rows: Sequence[Mapping[str, object]], strings: Strings) -> dict[str,
     return {**found, "columns": made}
 
 
-def _transfer(transfer: TransferInfo) -> dict[str, object]:
+def _transfer(report: Report, transfer: TransferInfo) -> dict[str, object]:
     source, release = transfer.source, transfer.release
     row: dict[str, object] = {
         "id": transfer.id,
@@ -118,6 +119,7 @@ def _transfer(transfer: TransferInfo) -> dict[str, object]:
     ):
         values = asdict(times) if times is not None else {}
         row |= {f"{prefix}.{name}": _number(values.get(name)) for name in names}
+    row["p.needed_link_gbps"] = _number(link_that_hides_gbps(report, transfer))
     return row
 
 
