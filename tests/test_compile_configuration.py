@@ -50,6 +50,7 @@ def test_what_may_decide_a_compilation_is_in_the_key_and_what_a_person_may_know_
         "NCCL_VERSION": "2.29",
         "TPU_WORKER_HOSTNAMES": "a,b",
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        "TPU_SKIP_MDS_QUERY": "1",  # set by importing jax
         "AWS_SECRET_ACCESS_KEY": "secret",
         "HOME": "/home/user",
         "JAX_PLATFORMS": "cpu",

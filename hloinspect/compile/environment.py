@@ -48,11 +48,13 @@ _OF_THE_MACHINE = (
 
 
 def deciding(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that may decide a compilation."""
+    """Return the variables that may decide a compilation. Those of ``FOR_TPUS`` do not: every child for a TPU gets the
+    same, and JAX sets one of them in any process that imports it."""
     return {
         name: value
         for name, value in sorted(environ.items())
         if (name.startswith(_NAMED + _MORE) or name in _NAMED_WHOLE) and not name.startswith(_DECIDES_NOTHING)
+        and name not in FOR_TPUS
     }
 
 
