@@ -3,6 +3,7 @@ compiled."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -52,16 +53,19 @@ def test_a_change_is_passed_or_stopped_with_the_line_that_it_is_about(
 ) -> None:
     home = changed(tmp_path / "project", change)
     done = hloinspect("check", "--report", "json=check.json", "--report", "github=notes", cwd=home)
-    assert (done.returncode, done.stderr) == (code, "")
+    found = json.loads((home / "check.json").read_text(encoding="utf-8"))
+    # jax 0.10.2 and 0.11.0 copy wrong slices where a scan offloads: there no change passes that still does.
+    is_wrong = importlib.metadata.version("jax") in ("0.10.2", "0.11.0") and change != "dropped_offload"
+    assert [one["code"] for one in found["blocking"]] == (["HLO301"] if is_wrong else [])
+    assert (done.returncode, done.stderr) == (1 if is_wrong else code, "")
     for word in words:
         assert word in done.stdout
-    found = json.loads((home / "check.json").read_text(encoding="utf-8"))
     over = [check["budget"]["text"] for check in found["checks"] if check["status"] == "over"]
     assert [word for word in words if "=" in word or "+" in word] == (sorted(over) if code else [])
     # The baseline was made with one version of jax; with another this says so, and compares all the same.
     assert all(line in done.stdout for line in found["differences"][0]["made"])
     notes = (home / "notes").read_text(encoding="utf-8")
-    assert notes.count("::error file=train.py,line=21,") == len(over)
+    assert notes.count("::error file=train.py,line=21,") == len(over) + is_wrong
 
 
 def test_the_example_is_whole() -> None:

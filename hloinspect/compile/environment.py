@@ -53,7 +53,8 @@ def deciding(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environ.items())
-        if (name.startswith(_NAMED + _MORE) or name in _NAMED_WHOLE) and not name.startswith(_DECIDES_NOTHING)
+        if (name.startswith(_NAMED + _MORE) or name in _NAMED_WHOLE)
+        and not name.startswith(_DECIDES_NOTHING)
         and name not in FOR_TPUS
     }
 
