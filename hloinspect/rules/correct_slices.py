@@ -84,8 +84,8 @@ def _gap(evidence: Evidence) -> str:
     lost = evidence.without_marker
     if not lost:
         return evidence.slices.gap
-    takes = verb(lost, "a copy takes its address", "copies take their addresses")
-    text = f"{numbered(lost)} could not be checked: this text has lost from where {takes} (jax before 0.10.2)"
+    takes = verb(lost, "the copy takes its address", "the copies take their addresses")
+    text = f"{numbered(lost)} could not be checked: the text does not say from where {takes} (as of jax before 0.10.2)"
     return "; ".join([f"{text}: {WITH_MARKER}", *filter(None, [evidence.slices.gap])])
 
 
