@@ -9,6 +9,7 @@ from hloinspect.errors import TargetError
 from hloinspect.hardware import load_target
 from hloinspect.report.schema import AutotuneInfo, ProfileInfo, ProgramInfo, Unknown
 from hloinspect.units import bytes_text
+from hloinspect.versions import RESULTS_PLACED_SINCE, comparable
 
 LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed kernels may differ"
 
@@ -59,7 +60,9 @@ def limits_of(manifest: Manifest) -> tuple[str, ...]:
 
 def unknown_of(manifest: Manifest) -> tuple[Unknown, ...]:
     """Return what nobody could know while the step was lowered, and so of every figure of the module."""
-    remedy = "give those arguments a sharding (jax.device_put, out_shardings), or use jax 0.10 or later"
+    remedy = "give those arguments a sharding (jax.device_put, out_shardings)"
+    if comparable(manifest.versions.get("jax") or "") < RESULTS_PLACED_SINCE:
+        remedy += ", or use jax 0.10 or later, which says where results are"
     return tuple(Unknown(note, remedy, "transfers") for note in manifest.notes if NOTE_UNKNOWN_SHARDINGS in note)
 
 

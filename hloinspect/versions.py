@@ -9,6 +9,9 @@ SLICES_RIGHT_SINCE = (0, 11, 1)
 iteration's copy has the place of the next one; in 0.10.2 and 0.11.0 the copies back of every scan go through the layers
 in the wrong order (HLO301)."""
 
+RESULTS_PLACED_SINCE = (0, 10)
+"""From here on XLA's compile-only GPU executables say where their results are (``get_output_shardings``)."""
+
 SCANS_WRONG_SINCE = (0, 10, 2)
 """From here until ``SLICES_RIGHT_SINCE`` scans are wrong without pipelining too."""
 

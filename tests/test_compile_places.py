@@ -105,6 +105,8 @@ def test_a_sharding_that_nobody_knows_is_said(tmp_path: Path) -> None:
     (unknown, *_) = inspect(str(result.directory), target="h100").report.unknown
     assert "2 arguments of <lambda> have no known sharding" in unknown.reason
     assert unknown.affects == "transfers"
+    assert "give those arguments a sharding" in unknown.remedy
+    assert "0.10" not in unknown.remedy  # which the jax at hand is already
     notes = result.manifest.notes
     assert any("2 arguments of <lambda> have no known sharding" in note for note in notes), notes
     assert any("XLA does not compile it" in note and "nobody_has_this" in note for note in notes), notes

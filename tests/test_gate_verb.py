@@ -99,3 +99,8 @@ def test_a_function_of_a_file_is_a_step_by_its_name() -> None:
 def test_errors_of_the_gate_are_the_packages_errors() -> None:
     assert issubclass(BudgetExceeded, HloInspectError)
     assert issubclass(NotEnoughEvidence, BudgetExceeded)
+
+
+def test_a_baseline_that_nobody_named_is_missed_before_anything_is_read() -> None:
+    with pytest.raises(UsageError, match="update_baseline needs to know which: baseline=FILE"):
+        hloinspect.check("no such input", update_baseline=True)

@@ -254,7 +254,7 @@ def _target_devices(job: Job) -> list[Any]:
     for note in libraries.other_releases(job.request["platform"]):
         job.note(note)
     cuda = toolkit.option(job.cuda, toolkit.jaxs_folder()) if job.cuda else {}
-    target_devices.become_target(devices, job.request["platform"], job.note, cuda)
+    target_devices.become_target(devices, job.request["platform"], job.note, cuda, job.say)
     if job.request["platform"] == "gpu":
         kernels.lower_for(devices[0], job.note)
         entry_layouts.keep_memory_kinds()

@@ -30,12 +30,13 @@ def become_target(
     platform: str,
     note: Callable[[str], None] = lambda text: None,
     options: Mapping[str, Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> None:
     """From here on ``devices`` (of one topology; "gpu" or "tpu") are what this process' JAX reports and lowers for.
 
     ``options`` are the compiler options that a small program of the target is compiled with (compile/eager.py);
-    ``note`` is called with what the manifest should say. Call it once, before the user's module is imported: a module
-    that has done ``from jax import devices`` keeps the old function.
+    ``note`` is called with what the manifest should say, ``say`` with what takes long. Call it once, before the
+    user's module is imported: a module that has done ``from jax import devices`` keeps the old function.
     """
     if platform == "gpu":
         memory_kinds.remember_memory_kinds(on_target)
@@ -45,7 +46,7 @@ def become_target(
     _run_eagerly_on_cpu(devices[0], note)
     _accept_abstract_arguments()
     _make_device_put_abstract()
-    eager.answer_calls(eager.Compiling(tuple(devices), dict(options or {}), note))
+    eager.answer_calls(eager.Compiling(tuple(devices), dict(options or {}), note, say))
     _make_assembled_arrays_abstract()
     _answer_for_devices(devices[0])
     _join_no_cluster()

@@ -30,6 +30,9 @@ VALUE_BYTES = 16 << 20
 MOST_PROGRAMS = 32
 """A value for which more programs than this must run, one after another, is not known: what they need is kept."""
 
+LONG_EQUATIONS = 50
+"""Compiling a program of more equations than this may take a while."""
+
 ABSTRACT = (jax.ShapeDtypeStruct, TargetArray)
 
 _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -39,11 +42,12 @@ _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passe
 @dataclass(frozen=True, slots=True)
 class Compiling:
     """How eager programs are compiled: for the target's ``devices``, with compiler ``options``. ``note`` is called with
-    what the manifest should say."""
+    what the manifest should say, ``say`` with what takes long."""
 
     devices: tuple[Any, ...]
     options: Mapping[str, Any]
     note: Callable[[str], None]
+    say: Callable[[str], None]
 
 
 def answer_calls(compiling: Compiling) -> None:
@@ -214,6 +218,8 @@ def _compiled_results(
 ) -> Sequence[Any]:
     """Return the results of a call that JAX compiles for the target. Where XLA refuses the program, their shardings are
     not known, which is noted."""
+    if len(_open(jaxpr).eqns) > LONG_EQUATIONS:
+        compiling.say(f"compiling {params.get('name', 'a program')}, which the step's code calls")
     options = {**_QUICK, **compiling.options}
     given = params["compiler_options_kvs"]
     while True:

@@ -45,7 +45,7 @@ def places_of_results(
     unspecified = private("sharding_impls", "UnspecifiedValue")
     if any(not isinstance(place, unspecified) for place in (*params["out_shardings"], *params["in_shardings"], *inner)):
         return None
-    if any(is_typed(aval) for aval in jaxpr.out_avals) or any(map(_places, _all_equations(jaxpr))):
+    if any(is_typed(aval) for aval in jaxpr.out_avals) or any(map(_places, _equations(jaxpr))):
         return None
     sharded = [arg for arg in args if getattr(arg, "_committed", False)]
     places = {arg.sharding for arg in sharded}
@@ -104,6 +104,7 @@ def _is_elementwise(jaxpr: Any, shapes: set[Any]) -> bool:
             (equation.primitive.name in ELEMENTWISE or _only_changes_memory(equation))
             and all(variable.aval.shape in allowed for variable in equation.outvars)
             for equation in _equations(jaxpr)
+            if equation.primitive.name not in _CALLS  # what they call is among the equations
         )
     )
 
@@ -121,17 +122,9 @@ def _places(equation: Any) -> bool:
     return any(isinstance(part, jax.sharding.Sharding) for value in values for part in value)
 
 
-def _all_equations(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations of a program and of the programs inside of it."""
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield equation
-        for inner in private("core", "jaxprs_in_params")(equation.params):
-            yield from _all_equations(inner)
-
-
-def _equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield all equations of a program but its calls, which stand for what they call."""
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if equation.primitive.name not in _CALLS:
-            yield equation
         for inner in private("core", "jaxprs_in_params")(equation.params):
             yield from _equations(inner)

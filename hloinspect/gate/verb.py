@@ -20,6 +20,7 @@ from hloinspect.hardware import Target, load_target
 from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
 
 if TYPE_CHECKING:
+    from hloinspect.gate.baseline import Baseline
     from hloinspect.rules.choice import Choice
 
 
@@ -56,9 +57,10 @@ def check(
     HloInspectError for what cannot be read or compiled.
     """
     from hloinspect.gate.baseline import Baseline, load_baseline
-    from hloinspect.gate.baseline import update_baseline as record
 
     limits = _limits(budget)
+    if update_baseline and baseline is None:
+        raise UsageError("update_baseline needs to know which: baseline=FILE")
     if rules is not None:
         refuse_senseless(limits, rules)
     path = None if baseline is None else Path(baseline)
@@ -72,20 +74,25 @@ def check(
     report, own_name = answer(what, options, target, rules, cache, name_from, memory)
     source = _source_of(what)
     checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
-    if update_baseline:
-        if path is None:
-            raise UsageError("update_baseline needs to know which: baseline=FILE")
-        if checked.blocked:
-            raise BudgetExceeded(f"{path} was not changed: {failure_line(checked)}", checked)
-        if (reason := why_no_entry(checked)) and not allow_unknown:
-            raise NotEnoughEvidence(f"{path} was not changed, since {checked.name} is no baseline: {reason}", checked)
-        recorded = record(path, [checked.now], [name] if name else ())
+    if update_baseline and path is not None:
+        recorded = _recorded(checked, path, is_named=bool(name), allow_unknown=allow_unknown)
         checked = check_report(report, checked.name, limits, recorded, source, is_named=bool(name))
     status = checked.status(allow_unknown)
     if status == PASSED:
         return checked
     message = failure_line(checked)
     raise BudgetExceeded(message, checked) if status == FAILED else NotEnoughEvidence(message, checked)
+
+
+def _recorded(checked: Checked, path: Path, *, is_named: bool, allow_unknown: bool) -> Baseline:
+    """Return the baseline with the answer recorded. Raises BudgetExceeded and NotEnoughEvidence for what is none."""
+    from hloinspect.gate.baseline import update_baseline
+
+    if checked.blocked:
+        raise BudgetExceeded(f"{path} was not changed: {failure_line(checked)}", checked)
+    if (reason := why_no_entry(checked)) and not allow_unknown:
+        raise NotEnoughEvidence(f"{path} was not changed, since {checked.name} is no baseline: {reason}", checked)
+    return update_baseline(path, [checked.now], [checked.name] if is_named else ())
 
 
 def failure_line(checked: Checked) -> str:
