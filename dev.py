@@ -3,7 +3,7 @@
 
 usage: python3 dev.py demo [OPTION]...   inspect the example step for a GB200; options go to `hloinspect inspect`
        python3 dev.py test [OPTION]...   all tests, on the newest Python found and on this one; options go to pytest
-       python3 dev.py lint               ruff check, ruff format --check, mypy
+       python3 dev.py lint               ruff check, ruff format --check, mypy, lint-imports
 
 Environments are made beside this file: .venv (the newest Python found) and .venv-py3.X (the one that runs this file,
 where it is another). They are used again while pyproject.toml and the Python stay the same.
@@ -26,6 +26,13 @@ ROOT = Path(__file__).resolve().parent
 OLDEST, NEWEST = 11, 14  # minor versions of Python 3 that are looked for
 MAIN_JOB = ["inspect", "examples/dense.py:offload_scan", "--target", "gb200"]
 STAMP = "hloinspect-dev.json"
+LINTERS = {
+    "ruff check .": ["-m", "ruff", "check", "."],
+    "ruff format --check .": ["-m", "ruff", "format", "--check", "."],
+    "mypy": ["-m", "mypy"],
+    # Its package cannot be run with -m.
+    "lint-imports": ["-c", "from importlinter.cli import lint_imports_command as lint; lint()", "--no-logo"],
+}
 # A file's tests stay together: they share what they compile.
 SHARED_OUT = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
 
@@ -148,9 +155,9 @@ def lint(options: "list[str]") -> int:
         sys.exit("dev.py: lint takes no options")
     inside = environment(".venv", *newest_python(), ["cuda", "dev"])
     codes = []
-    for check in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]):
-        say(" ".join(check))
-        codes.append(subprocess.call([str(inside), "-m", *check], cwd=ROOT))
+    for name, command in LINTERS.items():
+        say(name)
+        codes.append(subprocess.call([str(inside), *command], cwd=ROOT))
     return max(codes)
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from accuracy_tables import ROOT, markdown, number, versions
 
-from hloinspect.api import Inspection, inspect
-from hloinspect.compile import CompileResult, load_result
+from hloinspect.analyze.inspect import Inspection, inspect
 from hloinspect.hardware import Target, load_target
+from hloinspect.inputs.manifest import CompileResult, load_result
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.scenario import scenarios
 from hloinspect.predict.schedule import Done, Loop, Run, Schedule, StartSide, schedule_of

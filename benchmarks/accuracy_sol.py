@@ -17,11 +17,12 @@ from pathlib import Path
 
 from accuracy_tables import ROOT, five_numbers, markdown, number, versions
 
-from hloinspect.compile import CompileResult, compile_step
+from hloinspect.compile.launch import compile_step
 from hloinspect.hardware import Target, load_target
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Instruction, Module
 from hloinspect.hlo.shape import Shape
+from hloinspect.inputs.manifest import CompileResult
 from hloinspect.predict.cost import Cost, cost_of
 from hloinspect.predict.scenario import scenarios
 

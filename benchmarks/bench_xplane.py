@@ -34,7 +34,7 @@ STATS = (
 
 def write_trace(path: Path, events: int) -> None:
     """Writes a synthetic XSpace: every tenth event is a copy."""
-    from hloinspect.xplane.schema import xplane_pb2 as schema
+    from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     with path.open("wb") as file:
         for device in range(PLANES):
@@ -100,7 +100,7 @@ def _add_event(event: object, number: int, is_copy: bool, ids: dict[str, int]) -
 
 def read_hloinspect(path: str) -> dict[str, int]:
     """Columns of every line."""
-    from hloinspect.xplane import open_xspace
+    from hloinspect.profiles.xplane import open_xspace
 
     events = time_ps = correlations = named = 0
     for plane in open_xspace(path).planes:
@@ -137,7 +137,7 @@ def read_profile_data(path: str) -> dict[str, int]:
 
 def read_protobuf(path: str) -> dict[str, int]:
     """The protobuf library with the whole schema: what a straightforward reader in Python costs."""
-    from hloinspect.xplane.schema import xplane_pb2 as schema
+    from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     events = time_ps = correlations = named = 0
     for plane in schema.XSpace.FromString(Path(path).read_bytes()).planes:
@@ -167,7 +167,7 @@ def _measure(reader: str, path: str) -> None:
     if reader == "jax.profiler.ProfileData":
         import jax.profiler  # noqa: F401  # not part of the reading
     else:
-        import hloinspect.xplane  # noqa: F401
+        import hloinspect.profiles.xplane  # noqa: F401
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     wall, cpu = [], []
     found: dict[str, int] = {}

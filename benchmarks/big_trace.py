@@ -3,10 +3,10 @@
 
 usage: python benchmarks/big_trace.py OUT EVENTS [--host]
 
-One step is played by tests/cuda_runtime.py (a start waits for the main stream, the main stream for a done) and written
-once by the protobuf library with the statistics that XLA's profiler gives each event: twelve a kernel, eight a copy.
-Every further step is a copy of those bytes in which times and correlation ids are replaced. To let numpy do that, both
-are kept in ranges in which their varints have one length: offsets from 2**42 ps (4.4 s), ids from 2**21.
+One step is played by tests/support/cuda_runtime.py (a start waits for the main stream, the main stream for a done)
+and written once by the protobuf library with the statistics that XLA's profiler gives each event: twelve a kernel,
+eight a copy. Every further step is a copy of those bytes in which times and correlation ids are replaced. To let numpy
+do that, both are kept in ranges in which their varints have one length: offsets from 2**42 ps (4.4 s), ids from 2**21.
 
 EVENTS counts those of the devices. ``--host`` adds what the host did: a launching call for each of them, so twice as
 many in all. The Python thread's step annotations are always there.
@@ -24,14 +24,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cuda_runtime import Run, Speeds
-from cuda_traces import US, Device, Event, Program, Trace, build
-
 from hloinspect.hlo import load_module
-from hloinspect.xplane.schema import xplane_pb2 as schema
+from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
+from tests.support.cuda_runtime import Run, Speeds
+from tests.support.cuda_traces import US, Device, Event, Program, Trace, build
 
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_unrolled"

@@ -6,7 +6,7 @@ needs jax with CUDA and one GPU, asks nothing, and ends in under four minutes: w
 left out and listed. It writes ``calibration.json`` and ``calibration.md`` and keeps each step's module and trace in
 DIRECTORY. Without a GPU it says so and exits with 3.
 
-The comparing functions take plain values and need neither jax nor a GPU (tests/test_accuracy.py).
+The comparing functions take plain values and need neither jax nor a GPU (tests/end_to_end/test_accuracy.py).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from hloinspect.errors import InputError
 from hloinspect.hardware import load_target
 from hloinspect.hlo import load_module_bytes
 from hloinspect.hlo.model import Module
-from hloinspect.offload.memory import memory_of
+from hloinspect.memory.estimate import memory_of
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.predict import predict

@@ -3,12 +3,12 @@
 
     python benchmarks/fuzz_traces.py --minutes 10 --seed 1 [--seeds DIR]... [--truncate 1]
 
-Seeds are small synthetic CUDA and TPU traces of our own modules (tests/cuda_traces.py, and any *.xplane.pb below the
-folders given with --seeds). Each input is a seed with a few edits: of its bytes (bits flipped, pieces cut out, doubled,
-moved, replaced by random ones, lengths made huge), or of what it says (ids of events, names and programs exchanged;
-absurd times, sizes, trip counts and step numbers; events dropped, doubled and shuffled; computations that call each
-other in a circle; texts that are no text), or random bytes alone. --truncate 1 adds the smallest seed cut at every
-length.
+Seeds are small synthetic CUDA and TPU traces of our own modules (tests/support/cuda_traces.py, and any *.xplane.pb
+below the folders given with --seeds). Each input is a seed with a few edits: of its bytes (bits flipped, pieces cut
+out, doubled, moved, replaced by random ones, lengths made huge), or of what it says (ids of events, names and programs
+exchanged; absurd times, sizes, trip counts and step numbers; events dropped, doubled and shuffled; computations that
+call each other in a circle; texts that are no text), or random bytes alone. --truncate 1 adds the smallest seed cut at
+every length.
 
 The only good ends are a measured answer (a report that can be built and printed, or "unknown"), or an InputError of one
 line. Anything else, or an input that takes longer than --limit seconds of CPU or more than --memory MB, is written to
@@ -33,19 +33,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cuda_runtime import Run, compiled
-from cuda_traces import Trace, trace_bytes
 from google.protobuf.message import DecodeError
-from tpu_traces import TpuRun
 
+from hloinspect.analyze.trace import trace as trace_verb
 from hloinspect.errors import HloInspectError
 from hloinspect.hlo.schema import hlo_pb2
+from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.report.json import to_json
-from hloinspect.tracing import trace as trace_verb
-from hloinspect.xplane.schema import xplane_pb2 as schema
+from tests.support.cuda_runtime import Run, compiled
+from tests.support.cuda_traces import Trace, trace_bytes
+from tests.support.tpu_traces import TpuRun
 
 ROOT = Path(__file__).resolve().parents[1]
 HUGE = (0, 1, -1, 127, 128, (1 << 31) - 1, 1 << 32, (1 << 53) + 1, (1 << 62) - 1, (1 << 63) - 1, -(1 << 63))

@@ -141,10 +141,10 @@ class Row:
 
 def measure(program: Program, target_name: str, out: Path) -> tuple[Row, str]:
     """Compiles one program; gives its row and the JAX version. Raises HloInspectError where it does not compile."""
-    from hloinspect.compile import compile_step
+    from hloinspect.compile.launch import compile_step
     from hloinspect.hardware import load_target
     from hloinspect.hlo.load import load_module
-    from hloinspect.offload.memory import memory_of
+    from hloinspect.memory.estimate import memory_of
     from hloinspect.offload.transfers import find_offload
 
     step = f"{Path(__file__).resolve()}:{program.step}"

@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from hloinspect.api import inspect as inspect
-    from hloinspect.compile import compile_step as compile_step
-    from hloinspect.errors import BudgetExceeded as BudgetExceeded
-    from hloinspect.errors import NotEnoughEvidence as NotEnoughEvidence
-    from hloinspect.gate.verb import check as check
-    from hloinspect.given import Production as Production
-    from hloinspect.hlo import load_module as load_module
-    from hloinspect.report.html import html_page as html_page
-    from hloinspect.tracing import trace as trace
+from hloinspect._version import __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from hloinspect.analyze.inspect import inspect as inspect
+    from hloinspect.analyze.trace import trace as trace
+    from hloinspect.compile.launch import compile_step as compile_step
+    from hloinspect.gate.errors import BudgetExceeded as BudgetExceeded
+    from hloinspect.gate.errors import NotEnoughEvidence as NotEnoughEvidence
+    from hloinspect.gate.verb import check as check
+    from hloinspect.hlo import load_module as load_module
+    from hloinspect.options import Production as Production
+    from hloinspect.render.page import html_page as html_page
 
 _HOMES = {
-    "BudgetExceeded": "hloinspect.errors",
-    "NotEnoughEvidence": "hloinspect.errors",
-    "Production": "hloinspect.given",
+    "BudgetExceeded": "hloinspect.gate.errors",
+    "NotEnoughEvidence": "hloinspect.gate.errors",
+    "Production": "hloinspect.options",
     "check": "hloinspect.gate.verb",
-    "inspect": "hloinspect.api",
-    "compile_step": "hloinspect.compile",
+    "inspect": "hloinspect.analyze.inspect",
+    "compile_step": "hloinspect.compile.launch",
     "load_module": "hloinspect.hlo",
-    "html_page": "hloinspect.report.html",
-    "trace": "hloinspect.tracing",
+    "html_page": "hloinspect.render.page",
+    "trace": "hloinspect.analyze.trace",
 }
 
 __all__ = [

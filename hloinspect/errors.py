@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hloinspect.gate.gate import Checked
-    from hloinspect.report.schema import Report
-
 
 def printable(text: str) -> str:
     """Text from outside with all that is not plainly printable as ``?``: names in a module may hold control
@@ -51,21 +45,3 @@ class CompileError(HloInspectError):
 
 class UsageError(HloInspectError):
     """Options or arguments that make no sense together."""
-
-
-class BudgetExceeded(HloInspectError):
-    """A step that costs more than its budget (``hloinspect.check``). ``checked`` has every budget's result, ``report``
-    the whole answer."""
-
-    def __init__(self, message: str, checked: Checked) -> None:
-        super().__init__(message)
-        self.checked = checked
-
-    @property
-    def report(self) -> Report:
-        """The report that was held against the budget."""
-        return self.checked.report
-
-
-class NotEnoughEvidence(BudgetExceeded):
-    """A step of which nobody can say that it is within its budget: something is unknown, or the baseline lacks it."""

@@ -105,9 +105,10 @@ class Inspector:
         there, as for ``hloinspect check``; ``rules`` replaces them.
         """
         __tracebackhide__ = True
-        from hloinspect.errors import BudgetExceeded, HloInspectError
+        from hloinspect.errors import HloInspectError
+        from hloinspect.gate.errors import BudgetExceeded
         from hloinspect.gate.verb import check
-        from hloinspect.report.check_text import details
+        from hloinspect.gate.words import details
 
         chosen = {**self.options, **options}
         if budget is not None:
@@ -142,7 +143,7 @@ class Inspector:
         return report
 
     def _rules(self) -> Choice:
-        from hloinspect.config import load_choice
+        from hloinspect.rules.config import load_choice
 
         return load_choice(self.rootdir)
 
@@ -160,6 +161,6 @@ class Inspector:
     def _cache(self) -> Path | None:
         if not self.use_cache:
             return None
-        from hloinspect.given import cache_folder
+        from hloinspect.options import cache_folder
 
         return cache_folder()

@@ -13,7 +13,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.places import ROOT
 
 # Wall time is no property of the code: the machine may be busy.
 hypothesis.settings.register_profile("hloinspect", deadline=None)
@@ -67,7 +67,7 @@ def hloinspect() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """The one browser of all tests that look at pages."""
-    from browser_pages import running_browser
+    from tests.support.browser_pages import running_browser
 
     with running_browser() as running:
         yield running

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from hloinspect import __version__
+from hloinspect._version import __version__
 from hloinspect.errors import HloInspectError, printable
 
 PROGRAM = "hloinspect"

@@ -24,7 +24,7 @@ def command(action: str, style: str, output: str | None) -> None:
     import json
 
     from hloinspect.compile.cache import clear, entries, limit_bytes
-    from hloinspect.given import cache_folder
+    from hloinspect.options import cache_folder
     from hloinspect.units import bytes_text
 
     folder, limit = cache_folder(), limit_bytes()

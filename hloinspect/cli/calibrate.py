@@ -11,7 +11,7 @@ from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress
 
 if TYPE_CHECKING:
-    from hloinspect.measure.calibrate import Calibration
+    from hloinspect.calibrate.calibrate import Calibration
 
 EPILOG = """\b
 Examples:
@@ -39,7 +39,7 @@ def command(trace: str, base: str | None, output: str | None, style: str) -> int
     host copies in each direction alone, the factor with both on, the start-up time of a copy, and matrix products; each
     figure says how many copies it rests on. What the trace does not tell is left to the base, and said.
     """
-    from hloinspect.measure.calibrate import calibrate
+    from hloinspect.calibrate.calibrate import calibrate
 
     progress = Progress()
     progress("reading the trace")

@@ -11,7 +11,7 @@ import click
 from hloinspect.cli.console import emit
 from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
 from hloinspect.errors import CompileError, HloInspectError, UsageError, printable
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 if TYPE_CHECKING:
     from hloinspect.gate.baseline import Baseline
@@ -41,7 +41,15 @@ EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}
 SHOW_FINDINGS = frozenset({"sarif", "github"})
 """Formats that show findings, for which rules run though no budget asks for any."""
 
-FORMATS = ("text", "json", "junit", "sarif", "github", "markdown")
+_HOMES = {
+    "text": "terminal.check_text",
+    "json": "data.check_json",
+    "junit": "ci.junit",
+    "sarif": "ci.sarif",
+    "github": "ci.github",
+    "markdown": "ci.markdown",
+}
+FORMATS = tuple(_HOMES)
 
 
 @click.command("check", epilog=EPILOG)
@@ -90,11 +98,11 @@ def command(
     checked. Times are predicted, of a trace measured. What cannot be told is a failure of its own (exit code 3), never
     a pass.
     """
-    from hloinspect.config import load_choice, with_options
     from hloinspect.gate.budget import parse_budget
     from hloinspect.gate.config import GatedStep, load_gate
     from hloinspect.gate.gate import overall
     from hloinspect.gate.sense import refuse_senseless
+    from hloinspect.rules.config import load_choice, with_options
 
     limits = tuple(parse_budget(text) for text in budgets)  # before anything is compiled
     writers = [(style, output), *(_writer(text) for text in reports)]
@@ -241,7 +249,7 @@ def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None)
 def _is_recordable(path: Path, checks: Sequence[Checked], unread: Sequence[Unread], allow_unknown: bool) -> bool:
     """Whether the answers may become a baseline; says why not. Raises UsageError where one rests on unknown times."""
     from hloinspect.gate.gate import why_no_entry
-    from hloinspect.report.check_text import finding_text
+    from hloinspect.gate.words import finding_text
 
     for checked in checks:
         if checked.blocked:
@@ -294,7 +302,6 @@ def _reporter(style: str) -> Callable[[Sequence[Checked], bool, Sequence[Unread]
     """One reporter a file; only the one that is asked for is imported."""
     import importlib
 
-    home = {"text": "check_text", "json": "check_json"}.get(style, style)
-    module = importlib.import_module(f"hloinspect.report.{home}")
+    module = importlib.import_module(f"hloinspect.render.{_HOMES[style]}")
     reporter: Callable[[Sequence[Checked], bool, Sequence[Unread]], str] = module.render
     return reporter

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.options import compiling_options
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 if TYPE_CHECKING:
-    from hloinspect.compile import CompileResult
+    from hloinspect.inputs.manifest import CompileResult
 
 EPILOG = """\b
 A step is a function without required arguments that returns jax.jit(...).lower(...), or the
@@ -62,7 +62,7 @@ def command(
     Writes the optimized module as text and proto, the StableHLO, the thunk sequence (GPU) and a manifest.json with
     versions, memory and times. The manifest is written last: without it a directory is not a result.
     """
-    from hloinspect.compile import compile_step
+    from hloinspect.compile.launch import compile_step
     from hloinspect.errors import CompileError
     from hloinspect.hardware import load_target
 
@@ -86,7 +86,7 @@ def command(
         progress.clear()
         if verbose and error.detail:
             click.echo(error.detail.rstrip(), err=True)
-        from hloinspect.rules.compile_errors import explained
+        from hloinspect.compile.known_errors import explained
 
         raise explained(error) from None
     finally:

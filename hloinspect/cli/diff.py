@@ -9,7 +9,7 @@ import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 EPILOG = """\b
 Examples:
@@ -56,12 +56,12 @@ def command(
     tensor, loop and source, so another jax or a renumbered module does not matter. Predicted and measured may be
     compared; each side says which it is.
     """
-    from hloinspect.config import load_choice, with_options
     from hloinspect.gate.config import GatedStep
     from hloinspect.gate.difference import difference
     from hloinspect.gate.gate import name_of, report_of
     from hloinspect.gate.judge import doubt_of
     from hloinspect.gate.snapshot import snapshot_of
+    from hloinspect.rules.config import load_choice, with_options
 
     here = Path.cwd()
     rules = with_options(load_choice(here), select, ignore, severity)
@@ -78,11 +78,11 @@ def command(
         progress.clear()
     found = difference(*snapshots)
     if style == "json":
-        from hloinspect.report.check_json import diff_to_json
+        from hloinspect.render.data.check_json import diff_to_json
 
         emit(diff_to_json(found), output)
     else:
-        from hloinspect.report.diff_text import to_text
+        from hloinspect.render.terminal.diff_text import to_text
 
         text = to_text(found, width(sys.stdout), show_all)
         sides = [f"cannot tell of {side}: {doubt}" for side, doubt in zip("AB", doubts, strict=True) if doubt]

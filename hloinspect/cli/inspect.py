@@ -12,7 +12,7 @@ from hloinspect.cli.options import Progress, compiling_options, judging_options,
 from hloinspect.cli.timelines import STYLES, emit_timeline, predicted_picture
 
 if TYPE_CHECKING:
-    from hloinspect.given import Production
+    from hloinspect.options import Production
     from hloinspect.report.schema import Report
 
 EPILOG = """\b
@@ -69,9 +69,9 @@ def command(
     predicted from the schedule and the target's figures; nothing runs. Below the table stands what is wrong and what to
     do (`hloinspect rules`); [tool.hloinspect] of pyproject.toml chooses the rules.
     """
-    from hloinspect.api import inspect
-    from hloinspect.config import load_choice, with_options
-    from hloinspect.report.text import to_audit, to_text
+    from hloinspect.analyze.inspect import inspect
+    from hloinspect.render.terminal.report_text import to_audit, to_text
+    from hloinspect.rules.config import load_choice, with_options
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress()
@@ -103,7 +103,7 @@ def command(
 
 def exit_code(report: Report) -> int:
     """0, or 3 where a verdict or a transfer is missing."""
-    from hloinspect.verdict import UNKNOWN
+    from hloinspect.kinds import UNKNOWN
 
     doubtful = any(unknown.affects == "time" for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)

@@ -10,7 +10,7 @@ import click
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
 from hloinspect.errors import UsageError
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 EPILOG = """\b
 Examples:
@@ -71,8 +71,8 @@ def command(
             style, output,
         )  # fmt: skip
     from hloinspect.cli.inspect import exit_code
-    from hloinspect.config import load_choice, with_options
-    from hloinspect.maxtext import inspect_maxtext
+    from hloinspect.maxtext.summary import inspect_maxtext
+    from hloinspect.rules.config import load_choice, with_options
 
     progress = Progress()
     try:
@@ -93,11 +93,11 @@ def command(
     finally:
         progress.clear()
     if style == "json":
-        from hloinspect.report.maxtext_json import maxtext_json
+        from hloinspect.render.data.maxtext_json import maxtext_json
 
         emit(maxtext_json(answer), output)
     else:
-        from hloinspect.report.maxtext_text import maxtext_text
+        from hloinspect.render.terminal.maxtext_text import maxtext_text
 
         emit(maxtext_text(answer, width(sys.stdout), show_all), output)
     return exit_code(answer.variants[0].report)
@@ -121,7 +121,7 @@ def plan_maxtext(
 ) -> int:
     """The plan over MaxText's keys."""
     from hloinspect.cli.plan import EXIT_NONE, emit_plan, rates, split
-    from hloinspect.maxtext import check_installed, target_for_maxtext
+    from hloinspect.maxtext.summary import check_installed, target_for_maxtext
     from hloinspect.plan.verb import Wishes, make_plan
 
     if compare:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from hloinspect.given import Production, cache_folder
+from hloinspect.options import Production, cache_folder
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
 

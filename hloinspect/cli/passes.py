@@ -12,7 +12,7 @@ import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress, output_options, production_options
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 EPILOG = """\b
 A directory needs no jax. XLA writes one with
@@ -85,11 +85,11 @@ def command(
     finally:
         progress.clear()
     if style == "json":
-        from hloinspect.report.passes_json import to_json
+        from hloinspect.render.data.passes_json import to_json
 
         emit(to_json(ledger, source, differences, trail), output)
         return
-    from hloinspect.report.passes_text import differences_text, ledger_text, trail_text
+    from hloinspect.render.terminal.passes_text import differences_text, ledger_text, trail_text
 
     columns = width(sys.stdout)
     if differences is not None and shown is not None:
@@ -112,7 +112,7 @@ def _texts(
     """The directory that holds the texts, and words about where they come from. A step's go away behind it unless they
     are to be kept."""
     from hloinspect.errors import InputError, UsageError
-    from hloinspect.inputs import STEP, classify
+    from hloinspect.inputs.classify import STEP, classify
 
     with contextlib.suppress(OSError, ValueError):  # what is wrong with the name, classify says
         if source and Path(source).is_dir():
@@ -160,7 +160,7 @@ def _compile(
     texts: Path,
     progress: Progress,
 ) -> str:
-    from hloinspect.compile import compile_step
+    from hloinspect.compile.launch import compile_step
     from hloinspect.errors import CompileError
     from hloinspect.hardware import load_target
     from hloinspect.passes.dump import FLAGS
@@ -179,7 +179,7 @@ def _compile(
         )
     except CompileError as error:
         progress.clear()
-        from hloinspect.rules.compile_errors import explained
+        from hloinspect.compile.known_errors import explained
 
         raise explained(error) from None
     manifest = made.manifest

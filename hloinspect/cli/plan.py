@@ -12,9 +12,10 @@ import click
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.options import Progress, compiling_options
 from hloinspect.errors import UsageError
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 if TYPE_CHECKING:
+    from hloinspect.plan.judge import WritePage
     from hloinspect.plan.model import Plan
 
 EPILOG = """\b
@@ -125,7 +126,7 @@ def command(
         jobs=jobs,
         keep=keep,
         scheduler=scheduler,
-        pages=pages_of(style, output),
+        pages=_pages(style, output),
         production=production,
         cache=cache,
     )
@@ -143,17 +144,26 @@ def emit_plan(plan: Plan, style: str, output: str | None, show_all: bool) -> Non
     if style == "json":
         emit(plan.to_json(), output)
     elif style == "html":
-        from hloinspect.report.plan_html import plan_html
+        from hloinspect.render.page.plan_html import plan_html
 
         emit(plan_html(plan, page_links(plan, pages_of(style, output))), output)
     elif style == "csv":
-        from hloinspect.report.plan_csv import plan_csv
+        from hloinspect.render.data.plan_csv import plan_csv
 
         emit(plan_csv(plan), output)
     else:
-        from hloinspect.report.plan_text import plan_text
+        from hloinspect.render.terminal.plan_text import plan_text
 
         emit(plan_text(plan, width(sys.stdout), show_all), output)
+
+
+def _pages(style: str, output: str | None) -> WritePage | None:
+    folder = pages_of(style, output)
+    if folder is None:
+        return None
+    from hloinspect.render.page.point_pages import write_pages_to
+
+    return write_pages_to(folder)
 
 
 def pages_of(style: str, output: str | None) -> Path | None:

@@ -11,7 +11,7 @@ from hloinspect.cli.options import Progress, compiling_options, judging_options,
 from hloinspect.errors import UsageError
 
 if TYPE_CHECKING:
-    from hloinspect.given import Production
+    from hloinspect.options import Production
     from hloinspect.report.schema import Report
 
 DEFAULT = "report.html"
@@ -66,8 +66,9 @@ def command(
     `hloinspect compile`, an .xplane.pb or a profile directory. The page is one file that needs no network and no
     server: open it from disk, or send it to somebody.
     """
-    from hloinspect.config import load_choice, with_options
-    from hloinspect.report.html import html_page, read_answer
+    from hloinspect.analyze.answer import answer
+    from hloinspect.render.page import html_page
+    from hloinspect.rules.config import load_choice, with_options
 
     path = Path(output or DEFAULT)
     _check(inputs, output, show, target_b)
@@ -75,7 +76,7 @@ def command(
     progress = Progress(after_s=1.0)
     try:
         answers = [
-            read_answer(
+            answer(
                 source,
                 target=hardware,
                 link=link,
@@ -117,7 +118,7 @@ def _check(inputs: tuple[str, ...], output: str | None, show: bool, target_b: st
 
 def _spare(path: Path) -> None:
     """A file of the default name that is not ours is not overwritten."""
-    from hloinspect.report.html.page import MARK
+    from hloinspect.render.page.page import MARK
 
     if not path.exists():
         return

@@ -12,8 +12,8 @@ from hloinspect.cli.console import Picture, emit_bytes
 from hloinspect.errors import UsageError
 
 if TYPE_CHECKING:
-    from hloinspect.api import Inspection
-    from hloinspect.tracing import TraceInspection
+    from hloinspect.analyze.inspect import Inspection
+    from hloinspect.analyze.trace import TraceInspection
 
 STYLES = ("perfetto", "xplane")
 
@@ -22,14 +22,14 @@ def emit_timeline(answer: Inspection | TraceInspection, style: str, output: str 
     """Write the timeline as a Perfetto trace, or the predicted one as a profile. Raises UsageError where there is none,
     or where it cannot be written."""
     if style == "perfetto":
-        from hloinspect.report.perfetto import to_perfetto
+        from hloinspect.render.traces.perfetto import to_perfetto
 
         emit_bytes(to_perfetto(answer), output, "a Perfetto trace")
         if output not in (None, "-"):
             click.echo(f"wrote {output}: open it in https://ui.perfetto.dev, which keeps it in your browser")
         return
-    from hloinspect.report.perfetto import why_not
-    from hloinspect.report.xspace import write_profile
+    from hloinspect.render.traces.perfetto import why_not
+    from hloinspect.render.traces.xspace import write_profile
 
     if output is None or output == "-":
         raise UsageError("--format xplane writes a directory: -o DIR, the log directory of XProf or TensorBoard")
@@ -46,7 +46,7 @@ def predicted_picture(answer: Inspection) -> Picture:
     """Draws the predicted step; nothing where there is none."""
 
     def draw(columns: int, is_unicode: bool) -> Sequence[str]:
-        from hloinspect.report.minimap import minimap
+        from hloinspect.render.terminal.minimap import minimap
 
         return minimap(answer.prediction.timeline, columns, is_unicode=is_unicode) if answer.prediction else ()
 
@@ -57,7 +57,7 @@ def measured_picture(answer: TraceInspection) -> Picture:
     """Draws a typical step of the device that waits the longest; nothing where none was kept."""
 
     def draw(columns: int, is_unicode: bool) -> Sequence[str]:
-        from hloinspect.report.minimap import minimap
+        from hloinspect.render.terminal.minimap import minimap
 
         found = [
             (float(device.figures["stall_ps"][device.clean].mean()), device.typical, device.platform == "tpu")

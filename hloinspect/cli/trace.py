@@ -63,10 +63,10 @@ def command(
     s3://). Transfers are found in the module that the trace carries, and timed by the trace. Nothing is written beside
     it.
     """
-    from hloinspect.config import load_choice, with_options
-    from hloinspect.report.measured_text import to_text
-    from hloinspect.tracing import trace
-    from hloinspect.verdict import UNKNOWN
+    from hloinspect.analyze.trace import trace
+    from hloinspect.kinds import UNKNOWN
+    from hloinspect.render.terminal.measured_text import to_text
+    from hloinspect.rules.config import load_choice, with_options
 
     rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
     progress = Progress(after_s=2.0)

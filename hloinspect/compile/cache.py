@@ -1,6 +1,6 @@
 """Compilations that are kept: the same StableHLO with the same options, libraries and target is compiled once.
 
-An entry is a directory of ``compile/result.py`` whose name is a hash of all that decides its content; the StableHLO is
+An entry is a directory of ``inputs/manifest.py`` whose name is a hash of all that decides its content; the StableHLO is
 hashed with its locations, so that lines of the user's code that moved make another entry. Entries appear whole or not
 at all, the one that was not used for the longest goes first when the folder grows too large, and one that is not whole
 is not used. Neither jax nor numpy is imported here: the child and the command share it.
@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hloinspect.compile.result import MANIFEST, CompileResult, load_result
 from hloinspect.errors import InputError, UsageError
-from hloinspect.given import cache_folder
+from hloinspect.inputs.manifest import MANIFEST, CompileResult, load_result
+from hloinspect.options import cache_folder
 
 __all__ = ["cache_folder", "clear", "copy_to", "entries", "find", "key_of", "limit_bytes", "store"]
 
@@ -39,7 +39,7 @@ def key_of(
     configuration: Mapping[str, Any],
 ) -> str:
     """The name of an entry: 40 hexadecimal digits of a hash. ``configuration`` is what decides a compilation beside
-    the program and the request (compile/configuration.py)."""
+    the program and the request (compile/child/configuration.py)."""
     decides = {name: request.get(name) for name in _DECIDES} | {"versions": dict(versions)}
     decides["configuration"] = dict(configuration)
     decides["production"] = _contents(request.get("production"))
@@ -65,7 +65,7 @@ def _contents(production: Mapping[str, Any] | None) -> list[Any]:
 def _own_code() -> str:
     """A hash of this package: it decides how kernels are lowered and what the compiler is told."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         with contextlib.suppress(OSError):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

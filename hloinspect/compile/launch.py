@@ -21,11 +21,11 @@ from typing import IO, Any
 from hloinspect.compile.environment import FOR_EVERY_CHILD, FOR_TPUS, LIBTPU_ARGUMENTS
 from hloinspect.compile.flags import VARIABLE, aliases_of, compiler_options, flags_in, name_of_flag
 from hloinspect.compile.production import request_fields, with_dnn_version
-from hloinspect.compile.result import FILES, MANIFEST, NOTE_IN_EFFECT, SCHEMA, CompileResult, load_result
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, InputError
-from hloinspect.given import Production
 from hloinspect.hardware.target import Target
+from hloinspect.inputs.manifest import FILES, MANIFEST, NOTE_IN_EFFECT, SCHEMA, CompileResult, load_result
+from hloinspect.options import Production
 
 _DETAIL_CHARS = 8000
 
@@ -83,7 +83,7 @@ def compile_request(
     on_progress: Callable[[str], None] | None = None,
 ) -> CompileResult:
     """What ``compile_step`` does, for anything that the child can make a step of: ``wanted`` has ``step`` (its name),
-    and ``maxtext`` (the words of its command line) and ``offloaded`` (``compile/result.py``) where they apply."""
+    and ``maxtext`` (the words of its command line) and ``offloaded`` (``inputs/manifest.py``) where they apply."""
     out = Path(out)
     request = request_of(
         wanted,
@@ -241,7 +241,7 @@ def _run_child(request: dict[str, Any], timeout_s: float, on_progress: Callable[
 def start_child(platform: str, log: IO[bytes]) -> subprocess.Popen[str]:
     """A child that waits for its request; what it and the user's code print goes to ``log``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "hloinspect.compile.child"],
+        [sys.executable, "-m", "hloinspect.compile.child.main"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

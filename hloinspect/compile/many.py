@@ -21,10 +21,10 @@ from typing import Any
 
 from hloinspect.compile import launch
 from hloinspect.compile.flags import compiler_options
-from hloinspect.compile.result import CompileResult, load_result
 from hloinspect.errors import CompileError, HloInspectError
-from hloinspect.given import Production
 from hloinspect.hardware.target import Target
+from hloinspect.inputs.manifest import CompileResult, load_result
+from hloinspect.options import Production
 
 TIMEOUT_S = 1800.0
 """For so long a child may compile one set of flags."""
@@ -64,7 +64,7 @@ def compile_variants(
     on_progress: Callable[[str], None] | None = None,
 ) -> Iterator[Compiled]:
     """Each variant as soon as it is compiled. ``wanted`` is as for ``launch.compile_request``, and may have
-    ``arguments``, ``policy`` and ``fates`` (compile/policies.py); ``production`` is what a run had, over which the
+    ``arguments``, ``policy`` and ``fates`` (child/policies.py); ``production`` is what a run had, over which the
     flags of a variant win. ``stop``, once set, ends the child.
 
     Nothing is raised but what no child could mend: UsageError, TargetError, InputError for a file of ``production``.
@@ -162,7 +162,7 @@ def _published(number: int, folder: Path, out: Path, error: str, about: _About) 
 
 
 def _explained(error: str) -> str:
-    from hloinspect.rules.compile_errors import explained
+    from hloinspect.compile.known_errors import explained
 
     return str(explained(CompileError(error)))
 

@@ -1,7 +1,7 @@
 """What the production run had and a laptop has not: its XLA flags, its autotuning results, its PGLE profile.
 
 With them the module that is checked is the module that is deployed. Here they are read and validated, and put into the
-request for the child; ``compile/tuned.py`` compiles with them and says what XLA used. No jax.
+request for the child; ``compile/child/tuned.py`` compiles with them and says what XLA used. No jax.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from hloinspect.compile.flags import aliases_of, name_of_flag
 from hloinspect.compile.run_flags import read_run_flags
 from hloinspect.errors import InputError, UsageError
-from hloinspect.given import Production
+from hloinspect.options import Production
 
 _MAX_BYTES = 256 << 20
 
@@ -117,7 +117,7 @@ def _autotune_text(text: str) -> AutotuneFile | None:
 
 def _autotune_binary(data: bytes) -> AutotuneFile | None:
     """AutotuneResults: 4 results {1 device}. AutotuneCache: 3 entries."""
-    from hloinspect.xplane.wire import BYTES, VARINT, WireError, fields
+    from hloinspect.profiles.xplane.wire import BYTES, VARINT, WireError, fields
 
     try:
         top = list(fields(data, 0, len(data)))
@@ -179,7 +179,7 @@ def costs_of(data: bytes, path: Path) -> tuple[str, ...]:
 
 def _binary_costs(data: bytes) -> Iterator[str]:
     """ProfiledInstructionsProto: 1 costs {1 name, 2 cost_us}, 2 latencies."""
-    from hloinspect.xplane.wire import BYTES, FIXED64, WireError, fields
+    from hloinspect.profiles.xplane.wire import BYTES, FIXED64, WireError, fields
 
     try:
         top = list(fields(data, 0, len(data)))

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloinspect.compile.result import MANIFEST, manifest_from_json
-from hloinspect.dumps import choose_module, dumped_modules
 from hloinspect.errors import InputError
+from hloinspect.inputs.dumps import choose_module, dumped_modules
+from hloinspect.inputs.manifest import MANIFEST, manifest_from_json
 
 ENDING = ".debug_options"
 _MAX_BYTES = 1 << 20

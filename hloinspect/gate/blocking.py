@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hloinspect.compile.known_errors import REFUSED
 from hloinspect.gate.budget import with_article
 from hloinspect.gate.snapshot import MEASURED, kind_of
 from hloinspect.report.schema import Report
-from hloinspect.rules.blocking import BLOCKING, REFUSED, TOO_LARGE, WRONG_VALUES
+from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.rule import ERROR
 
 OVER_REPORT = frozenset(BLOCKING) - {REFUSED}

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hloinspect.config import find_table
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, parse_budget
-from hloinspect.given import Production
+from hloinspect.options import Production
+from hloinspect.rules.config import find_table
 
 _STEP_KEYS = (
     *("step", "name", "target", "targets", "devices", "topology", "link", "xla_flags"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hloinspect.compile.result import Configuration
+    from hloinspect.inputs.manifest import Configuration
 
 UNNAMED = "compile options: they differ in a way that has no name"
 

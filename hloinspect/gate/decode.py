@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hloinspect import __version__
+from hloinspect._version import __version__
 from hloinspect.gate.snapshot import (
     MEASURED,
     PREDICTED,
@@ -27,11 +27,11 @@ from hloinspect.gate.snapshot import (
     Subject,
     TransferGroup,
 )
+from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.rules.rule import SEVERITIES
-from hloinspect.verdict import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 
 if TYPE_CHECKING:
-    from hloinspect.compile.result import Configuration
+    from hloinspect.inputs.manifest import Configuration
 
 _T = TypeVar("_T")
 _Reader = Callable[[Any, str], _T]
@@ -209,7 +209,7 @@ def _texts(value: Any, path: str) -> dict[str, str]:
 
 
 def _configuration(value: Any, path: str) -> Configuration:
-    from hloinspect.compile.result import Configuration
+    from hloinspect.inputs.manifest import Configuration
 
     texts = dict.fromkeys(("compile_options", "jax", "environment", "libraries"), _texts)
     hashes = dict.fromkeys(("compile_options_sha256", "target_config_sha256"), _maybe(_text))

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hloinspect.analyze.answer import answer
 from hloinspect.errors import UsageError
 from hloinspect.gate.blocking import Note, blocking_notes
 from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
-from hloinspect.inputs import DUMP, is_trace
+from hloinspect.inputs.classify import DUMP
+from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.rules.blocking import blocking_findings
-from hloinspect.verdict import UNKNOWN
 
 if TYPE_CHECKING:
     from hloinspect.gate.baseline import Baseline
@@ -138,39 +139,21 @@ def report_of(
 ) -> Report:
     """The report on an input: measured for a trace, predicted for anything else. ``target`` replaces the step's;
     ``memory``: whether to follow it, as ``inspect`` takes it. Raises HloInspectError."""
-    chosen = target or step.target
-    if is_trace(step.source):
-        from hloinspect.tracing import trace
-
-        if step.xla_flags or step.module:
-            raise UsageError(f"{step.source} is a trace: --xla-flag and --module are for what is compiled")
-        if step.production:
-            raise UsageError(f"{step.source} is a trace: {step.production.option} is for compiling a step")
-        return trace(
-            step.source,
-            target=chosen,
-            link=step.link,
-            devices=step.devices,
-            topology=step.topology,
-            rules=rules,
-            on_progress=on_progress,
-        ).report
-    from hloinspect.api import inspect
-
-    return inspect(
+    found = answer(
         step.source,
-        target=chosen,
+        target=target or step.target,
         link=step.link,
         devices=step.devices,
         topology=step.topology,
         xla_flags=step.xla_flags,
+        production=step.production,
+        cache=cache,
         module=step.module,
         memory=memory,
         rules=rules,
-        cache=cache,
-        production=step.production,
         on_progress=on_progress,
-    ).report
+    )
+    return found.report
 
 
 def check_report(

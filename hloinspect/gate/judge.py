@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
+from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import Report, RuleNotRun
-from hloinspect.verdict import UNKNOWN
 
 if TYPE_CHECKING:
     from hloinspect.gate.difference import Difference

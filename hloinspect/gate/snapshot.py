@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
 if TYPE_CHECKING:
-    from hloinspect.compile.result import Configuration
+    from hloinspect.inputs.manifest import Configuration
 
 PREDICTED, MEASURED = "predicted", "measured"
 

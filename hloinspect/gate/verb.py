@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hloinspect.errors import BudgetExceeded, NotEnoughEvidence, UsageError
+from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, family_of, parse_budget
 from hloinspect.gate.config import GatedStep
+from hloinspect.gate.errors import BudgetExceeded, NotEnoughEvidence
 from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
 from hloinspect.gate.sense import refuse_senseless
-from hloinspect.given import Production
 from hloinspect.hardware import Target, load_target
+from hloinspect.options import Production
 from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ def check(
     a step, a ``jax.stages.Compiled`` or ``Lowered`` (which is compiled here, for the devices that it was lowered for),
     or a ``Report``. ``name`` is what the baseline calls it, by default its path from ``name_from`` (the working
     directory). With ``update_baseline`` the answer is recorded first.
-    ``cache`` is a folder for compilations (``hloinspect.given.cache_folder()``), ``production`` what the production run
-    had, for compiling a step (``hloinspect.Production``).
+    ``cache`` is a folder for compilations (``hloinspect.options.cache_folder()``), ``production`` what the production
+    run had, for compiling a step (``hloinspect.Production``).
 
     Raises BudgetExceeded, with the report attached, where a budget is exceeded, and whatever the budgets are where
     values are wrong or the step does not fit (gate/blocking.py; it is not recorded then); NotEnoughEvidence, which is
@@ -97,7 +98,7 @@ def _recorded(checked: Checked, path: Path, *, is_named: bool, allow_unknown: bo
 
 def failure_line(checked: Checked) -> str:
     """One line on what fails whatever the budgets are, and on the budgets that do not hold."""
-    from hloinspect.report.check_text import finding_text, result_text, title
+    from hloinspect.gate.words import finding_text, result_text, title
 
     undecided = [note.text for note in checked.undecided]
     parts = [*map(finding_text, checked.blocked), *undecided, *map(result_text, checked.broken)]

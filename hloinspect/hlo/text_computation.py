@@ -9,14 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from hloinspect.errors import HloParseError
-from hloinspect.hlo.model import (
-    Computation,
-    Instruction,
-    Module,
-)
-from hloinspect.hlo.scan import (
-    FrameTables,
-)
+from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.hlo.scan import FrameTables
 from hloinspect.hlo.shape import parse_shape
 from hloinspect.hlo.text_instruction import NAME, TextInstruction
 

@@ -6,20 +6,13 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.groups import parse_replica_groups
-from hloinspect.hlo.model import (
-    NO_METADATA,
-    DotDimensions,
-    Frame,
-    Instruction,
-    Metadata,
-    Operand,
-    ReplicaGroups,
-)
+from hloinspect.hlo.model import NO_METADATA, DotDimensions, Frame, Instruction, Metadata, Operand, ReplicaGroups
 from hloinspect.hlo.scan import (
+    FrameTables,
     closing,
     count_in,
     integers_in,
@@ -29,9 +22,6 @@ from hloinspect.hlo.scan import (
     unquote,
 )
 from hloinspect.hlo.shape import Shape, parse_shape
-
-if TYPE_CHECKING:
-    from hloinspect.hlo.text_computation import TextComputation
 
 NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
@@ -60,10 +50,24 @@ _CALLED_KEYS = {
 }
 
 
+class Owner(Protocol):
+    """What an instruction needs of the computation that its line stands in."""
+
+    name: str
+    frame_tables: FrameTables
+
+    @property
+    def has_percent(self) -> bool:
+        """Whether names are spelled with a percent sign."""
+
+    def fault(self, message: str, index: int, offset: int) -> HloParseError:
+        """Return an error about the instruction of this index, ``offset`` characters into its line."""
+
+
 class TextInstruction(Instruction):
     """An instruction as a line of text."""
 
-    def __init__(self, line: str, computation: TextComputation, index: int) -> None:
+    def __init__(self, line: str, computation: Owner, index: int) -> None:
         self.index = index
         self.computation = computation.name
         self._owner = computation

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hloinspect import __version__
+from hloinspect._version import __version__
 from hloinspect.errors import HloInspectError, InputError, UsageError
-from hloinspect.measure.hosts import Outcome, Unread, outcome_of
-from hloinspect.xplane.remote import is_url
+from hloinspect.inputs.classify import is_url
+from hloinspect.measure.outcome import Outcome, Unread, outcome_of
 
 INSTALL = 'pip install "hloinspect[cluster]"'
 CONNECT_S = 10.0

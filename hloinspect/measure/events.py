@@ -13,9 +13,9 @@ from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
 from hloinspect.measure.memcpy import CopyKind, copy_kind
 from hloinspect.offload.transfers import D2H
-from hloinspect.xplane import Columns, Plane, StatColumn
-from hloinspect.xplane.embedded import PROGRAM_ID
-from hloinspect.xplane.space import REF
+from hloinspect.profiles.xplane import Columns, Plane, StatColumn
+from hloinspect.profiles.xplane.embedded import PROGRAM_ID
+from hloinspect.profiles.xplane.space import REF
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -17,9 +17,10 @@ from hloinspect.measure.join import ProgramJoin, first_of, join_of, module_name
 from hloinspect.measure.measured import CopiesApart, Gap, MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.transfers import D2H, H2D
-from hloinspect.xplane import Plane, XSpace, embedded_modules, host_of, open_trace
-from hloinspect.xplane.embedded import PLANE as METADATA
-from hloinspect.xplane.embedded import program_id_of
+from hloinspect.profiles.open import open_trace
+from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
+from hloinspect.profiles.xplane.embedded import PLANE as METADATA
+from hloinspect.profiles.xplane.embedded import program_id_of
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="

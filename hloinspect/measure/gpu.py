@@ -14,18 +14,10 @@ from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, figures, transfer_figures
 from hloinspect.measure.runs import StepMarks, runs_on
-from hloinspect.measure.spans import Ints, Spans, union
-from hloinspect.measure.steps import (
-    IMPOSSIBLE,
-    UNANNOTATED,
-    WARM_UP,
-    Runs,
-    edge_reason,
-    unusual,
-    warm_up,
-)
+from hloinspect.measure.steps import IMPOSSIBLE, UNANNOTATED, WARM_UP, Runs, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
 from hloinspect.measure.waits import LaunchTimes, Stream, charge_waits, done_table
+from hloinspect.timeline.spans import Ints, Spans, union
 
 Flags = NDArray[np.bool_]
 _FAR = np.int64(1) << np.int64(60)

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from hloinspect.measure.runs import StepMarks
-from hloinspect.measure.spans import Ints
-from hloinspect.xplane import Columns, Plane, XSpace
+from hloinspect.profiles.xplane import Columns, Plane, XSpace
+from hloinspect.timeline.spans import Ints
 
 PLANES = ("/host:CPU", "/host:CUPTI")
 _THREADS = "Host Threads/"

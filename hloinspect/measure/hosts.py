@@ -12,29 +12,16 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from hloinspect.errors import HloInspectError, InputError
-from hloinspect.measure.measured import MeasuredFile, measure_file
-from hloinspect.xplane.remote import copied, is_url
+from hloinspect.inputs.classify import is_url
+from hloinspect.measure.outcome import Outcome, Say, Unread, outcome_of
 
 SMALL_BYTES = 1 << 24
 """Files that are together no larger are measured in this process: starting others would take longer."""
 
 _TICK_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """A file that could not be measured. ``reason`` is one line that names it."""
-
-    path: str
-    reason: str
-
-
-Outcome = MeasuredFile | Unread
-Say = Callable[[str], None]
 
 
 def measure_files(
@@ -61,34 +48,6 @@ def measure_files(
         outcomes[number] = _sharing(outcome, modules)
         progress.tick(len(outcomes))
     return tuple(outcomes[number] for number in range(len(paths)))
-
-
-def measure_source(path: str, on_progress: Say | None = None) -> MeasuredFile:
-    """What a trace comes to that is a file here, or a URL: a copy is read then, and removed. Raises InputError."""
-    if not is_url(path):
-        return measure_file(path, on_progress=on_progress)
-    from hloinspect.measure.file import measure_space
-    from hloinspect.xplane import open_trace
-
-    here = Path()
-    try:
-        with copied(path) as here:
-            space = open_trace(here)
-        return measure_space(replace(space, path=path), on_progress)
-    except InputError as error:
-        raise InputError(str(error).replace(str(here), path) if here.name else str(error)) from None
-
-
-def outcome_of(path: str) -> Outcome:
-    """The same, with failure as a result. This is what runs in another process, so it raises nothing."""
-    try:
-        return measure_source(path)
-    except HloInspectError as error:
-        return Unread(path, str(error))
-    except MemoryError:
-        return Unread(path, f"{path}: does not fit into memory")
-    except Exception as error:  # of one file: the others are still worth their answer
-        return Unread(path, f"{path}: internal error: {type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def _processes(paths: Sequence[str], jobs: int | None) -> int:

@@ -23,35 +23,20 @@ The words, on every platform (docs/trace.md has them for users):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
+
 if TYPE_CHECKING:
     from hloinspect.measure.typical import TypicalStep
 
 Ints = NDArray[np.int64]
-
-FIGURES = (
-    *("time_ps", "compute_ps", "collective_ps", "collective_exposed_ps", "exposed_d2h_ps", "exposed_h2d_ps"),
-    *("exposed_ps", "idle_ps", "stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"),
-    *("busy_d2h_ps", "busy_h2d_ps", "apart_ps"),
-)
-"""The columns of a device: one figure a step, in ps. ``busy`` are unions by direction, ``apart`` copies that are no
-offload."""
-
-TRANSFER_FIGURES = (
-    *("events", "bytes", "duration_ps", "cover_ps", "wait_ps"),
-    *("alone_bytes", "alone_ps", "together_bytes", "together_ps"),
-)
-"""The columns of a transfer: one figure a step, all runs of it in the step together. ``alone`` are the runs beside
-which the other direction was off (for at most 2 % of their time), ``together`` those where it was on for half or more;
-on a TPU only runs whose window no other transfer shares count as alone, and none as together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +190,3 @@ class MeasuredFile:
     events: int = 0
     limits: tuple[str, ...] = ()
     unknown: tuple[Gap, ...] = ()
-
-
-def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """What one trace comes to. Raises InputError for a file that is no trace, or a damaged one."""
-    from hloinspect.measure import file
-
-    return file.measure_file(path, on_progress=on_progress)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.intervals import union
 from hloinspect.measure.figures import (
     DUPLEX,
     LATENCY,
@@ -24,7 +23,8 @@ from hloinspect.measure.figures import (
     weighted_percentiles,
 )
 from hloinspect.offload.transfers import D2H, H2D
-from hloinspect.xplane import Plane
+from hloinspect.profiles.xplane import Plane
+from hloinspect.timeline.intervals import union
 
 LARGE_BYTES = 1 << 23
 """Copies from this size on tell a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""

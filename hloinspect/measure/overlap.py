@@ -1,6 +1,6 @@
 """What runs beside what, in every step of a device at once. GPU and TPU meet here: both come as ``Busy`` and ``Moves``.
 
-``hloinspect.timeline.overlap`` computes the same for one timeline of Python objects; a test holds the two equal.
+``timeline.timeline.overlap`` computes the same for one timeline of Python objects; a test holds the two equal.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.measure.measured import TRANSFER_FIGURES
+from hloinspect.measure.columns import TRANSFER_FIGURES
 from hloinspect.measure.memcpy import ALONE_SHARE, TOGETHER_SHARE
-from hloinspect.measure.spans import Ints, Spans, gaps, merge, subtract, union
+from hloinspect.timeline.spans import Ints, Spans, gaps, merge, subtract, union
 
 TO_HOST, FROM_HOST, BOTH = 0, 1, 2
 
@@ -45,7 +45,7 @@ class Busy:
 
 
 def figures(begin: Ints, end: Ints, busy: Busy, moves: Moves, host_bound_ps: Ints) -> dict[str, Ints]:
-    """The columns of ``measured.FIGURES`` for the windows ``[begin, end)``, which are sorted and disjoint."""
+    """The columns of ``columns.FIGURES`` for the windows ``[begin, end)``, which are sorted and disjoint."""
     compute, collective = busy.compute, busy.collective
     to_host, from_host = (
         union(moves.start_ps[chosen], moves.end_ps[chosen])

@@ -20,8 +20,8 @@ from hloinspect.hlo.load import load_module_bytes
 from hloinspect.measure.figures import DUPLEX, LATENCY, RATES, Floats, LeftOut, MeasuredFigure, Measurement
 from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
 from hloinspect.predict.link import Link, Rates
-from hloinspect.xplane import Columns, Line, Plane
-from hloinspect.xplane.embedded import program_id_of
+from hloinspect.profiles.xplane import Columns, Line, Plane
+from hloinspect.profiles.xplane.embedded import program_id_of
 
 CLEAN_SHARE = 5 / 784
 """A step is clean if its time is within this share of the median step: 5 ms of 784 ms. The others of that public trace,

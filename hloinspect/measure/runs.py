@@ -9,9 +9,9 @@ import numpy as np
 
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop
-from hloinspect.measure.spans import Ints
 from hloinspect.measure.steps import Runs, cut_runs
 from hloinspect.measure.waits import Flags, LaunchTimes, Stream
+from hloinspect.timeline.spans import Ints
 
 MOST = 0.8
 """Runs are cut by step annotations if so many operations were launched inside of one."""

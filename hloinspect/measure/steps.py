@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.measure.join import Loop
-from hloinspect.measure.spans import Ints
+from hloinspect.timeline.spans import Ints
 
 CUT_BEGIN, CUT_END = "cut by the trace's begin", "cut by the trace's end"
 MISSING = "events are missing or unpaired"

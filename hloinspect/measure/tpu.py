@@ -19,13 +19,13 @@ from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.memcpy import ALONE_SHARE
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Busy, Moves, figures, transfer_figures
 from hloinspect.measure.queue import CLEAN_SHARE, MODULES, OPS
-from hloinspect.measure.spans import Ints, union
 from hloinspect.measure.steps import CLOCK, IMPOSSIBLE, MISSING, WARM_UP, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
 from hloinspect.offload.transfers import D2H
-from hloinspect.xplane import EventMetadata, Plane
-from hloinspect.xplane.embedded import PROGRAM_ID, program_id_of
-from hloinspect.xplane.wire import WireError, fields
+from hloinspect.profiles.xplane import EventMetadata, Plane
+from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
+from hloinspect.profiles.xplane.wire import WireError, fields
+from hloinspect.timeline.spans import Ints, union
 
 Flags = NDArray[np.bool_]
 PEAK_HBM = "peak_hbm_bw_gigabytes_per_second"

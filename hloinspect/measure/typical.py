@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Moves
-from hloinspect.measure.spans import Ints
-from hloinspect.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline.spans import Ints
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 
 MAX_EVENTS = 200_000
 """A step of more events is not kept."""

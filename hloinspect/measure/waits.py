@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from hloinspect.measure import events as kinds
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop, ProgramJoin
-from hloinspect.measure.spans import Ints
 from hloinspect.measure.steps import innermost_bounds
+from hloinspect.timeline.spans import Ints
 
 Flags = NDArray[np.bool_]
 FAR = np.int64(1) << np.int64(60)

@@ -21,6 +21,7 @@ from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.source import source_of
 from hloinspect.offload.transfer import D2H, H2D, Transfer
 from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
+from hloinspect.placements.marks import ANNOTATION, TARGETS, placement_of
 
 KINDS = {
     "annotation_d2h": "annotations for the host",
@@ -46,16 +47,6 @@ KINDS = {
 MOVES = ("copy", "slice", "kernel", "async")
 """Beginnings of the kinds that move bytes over the link."""
 
-_ANNOTATION = "annotate_device_placement"
-# xla/service/host_offload_utils.h and memory_annotations.h
-_TARGETS = {
-    "MoveToHost": D2H,
-    "PinToHost": D2H,
-    "MoveToDevice": H2D,
-    "PinToDevice": H2D,
-    "PinToDeviceSram": H2D,
-}
-_PLACEMENT = "_xla_buffer_placement"
 HOST_MARKS = ('_xla_compute_type="host"', "DEVICE_TYPE_HOST")
 """Marks of what the host is to compute: JAX's, and that of the call that XLA gathers it into."""
 
@@ -239,20 +230,11 @@ def _add(totals: dict[str, tuple[int, int]], kind: str, size: int) -> None:
     totals[kind] = (count + 1, total + size)
 
 
-def placement_of(instruction: Instruction) -> str:
-    """The kind of placement that an instruction is, or ""."""
-    target = instruction.custom_call_target
-    if target == _ANNOTATION:
-        wanted = instruction.frontend_attributes.get(_PLACEMENT, "")
-        return f"annotation_{D2H if 'host' in wanted else H2D}"
-    return f"mark_{_TARGETS[target]}" if target in _TARGETS else ""
-
-
 def _placements(module: Module) -> Iterator[Item]:
     """Placements of all that the entry calls, in whatever way; inlining leaves copies behind that nothing calls."""
     for computation in _reachable(module):
         calls = computation.ending_in("custom-call")
-        for index in computation.mentioning(_ANNOTATION, *_TARGETS, among=calls):
+        for index in computation.mentioning(ANNOTATION, *TARGETS, among=calls):
             instruction = computation.instruction(index)
             if (kind := placement_of(instruction)) and instruction.operands:
                 yield _item(module, computation, instruction, kind, instruction.operands[0])

@@ -13,9 +13,10 @@ from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape
 from hloinspect.hlo.text import parse_text
 from hloinspect.hlo.text_computation import TextComputation
-from hloinspect.passes.census import HOST_MARKS, placement_of
+from hloinspect.passes.census import HOST_MARKS
 from hloinspect.passes.dump import PassDump, PassText, matching, read_text
 from hloinspect.passes.ledger import Ledger
+from hloinspect.placements.marks import placement_of
 
 _MARKS = ("annotate_device_placement", "MoveTo", "PinTo", "HostExecute", *HOST_MARKS)
 _KEPT = ("custom_call_target", "kind", "calls", "to_apply", "body", "condition", "dynamic_slice_sizes")

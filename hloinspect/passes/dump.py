@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloinspect.dumps import DumpedModule, choose_module, dumped_modules
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import DEFAULT_MAX_BYTES
+from hloinspect.inputs.dumps import DumpedModule, choose_module, dumped_modules
 
 _PASS_TEXT = re.compile(
     r"(?P<key>.+)\.(?P<number>\d{4,9})\.(?P<pipeline>.+?)\.after_(?P<after>.+?)(?:\.before_(?P<next>.+))?\.txt"

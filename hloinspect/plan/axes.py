@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hloinspect.compile.flags import compiler_options
-from hloinspect.config import find_table
 from hloinspect.errors import CompileError, UsageError
+from hloinspect.rules.config import find_table
 
 POLICY, FLAGS, TARGET = "policy", "flags", "target"
 MAXTEXT_POLICY = "remat_policy"

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hloinspect import __version__
+from hloinspect._version import __version__
 from hloinspect.compile.many import Compiled
-from hloinspect.compile.result import load_result
 from hloinspect.errors import HloInspectError
+from hloinspect.inputs.manifest import load_result
 from hloinspect.measure.cluster import NO_WORKERS_S, as_ready, client_of
 from hloinspect.plan.run import Outcome, compile_work
 from hloinspect.plan.work import Work

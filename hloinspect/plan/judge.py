@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from hloinspect.api import Inspection, Reading, judge_reading, predict_reading, read_input
-from hloinspect.compile.result import (
+from hloinspect.analyze.inspect import Inspection, Reading, judge_reading, predict_reading, read_input
+from hloinspect.compile.versions import SLICES_RIGHT_SINCE
+from hloinspect.errors import HloInspectError
+from hloinspect.hardware import Target, with_link
+from hloinspect.inputs.manifest import (
     NOTE_HOST_ARGUMENTS_GONE,
     NOTE_NO_AUTOTUNING,
     NOTE_OFFLOAD_GONE,
     CompileResult,
 )
-from hloinspect.errors import HloInspectError, InputError
-from hloinspect.hardware import Target, with_link
+from hloinspect.kinds import UNKNOWN
 from hloinspect.offload.mechanism import KERNEL
 from hloinspect.offload.transfers import Offload
 from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
@@ -27,8 +28,6 @@ from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
 from hloinspect.units import bytes_texts
-from hloinspect.verdict import UNKNOWN
-from hloinspect.versions import SLICES_RIGHT_SINCE
 
 _MS = 1e9  # picoseconds
 _GONE = ("HLO302", "HLO304", "HLO309")
@@ -62,17 +61,21 @@ class WhatIf:
     link: str | None = None
 
 
+WritePage = Callable[[int, Inspection], None]
+"""Writes the whole report of the point of this number. Raises InputError where it cannot be written."""
+
+
 @dataclass
 class Judge:
     """Judges modules, each of which is read once: as planned, as it would do elsewhere, and for its page.
 
-    What it finds under ``what_ifs`` is in ``elsewhere``, in the order in which points are judged. ``pages`` is the
-    folder that gets the whole report of each point as ``pointN.html``.
+    What it finds under ``what_ifs`` is in ``elsewhere``, in the order in which points are judged. ``pages``
+    writes the whole report of each point.
     """
 
     yardstick: Yardstick
     what_ifs: tuple[WhatIf, ...] = ()
-    pages: Path | None = None
+    pages: WritePage | None = None
     elsewhere: list[Elsewhere] = field(default_factory=list)
 
     def compiled(self, number: int, settings: Mapping[str, str], result: CompileResult, target: Target) -> Point:
@@ -111,7 +114,7 @@ class Judge:
         if self.pages is not None and point.step is not None:
             named = replace(found.report.input, path=name or found.report.input.path)
             page = replace(found, report=replace(found.report, input=named))
-            write_page(self.pages / f"point{number}.html", page)
+            self.pages(number, page)
         return point
 
     def _without_answer(
@@ -156,17 +159,6 @@ class Judge:
             verdicts=verdicts,
             waits_ms={number: transfer.times.wait_ps / _MS for number, transfer in there.items()},
         )
-
-
-def write_page(file: Path, found: Inspection) -> None:
-    """The page of ``hloinspect report``. Raises InputError where it cannot be written."""
-    from hloinspect.report.html import html_page
-
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(html_page(found), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{file.parent} cannot be written to: {error.strerror or error}") from None
 
 
 def _point(number: int, settings: Mapping[str, str], found: Inspection, target: Target, yardstick: Yardstick) -> Point:

@@ -227,6 +227,6 @@ class Plan:
 
     def to_json(self) -> str:
         """``hloinspect.plan/1`` as indented JSON text (docs/plan.md)."""
-        from hloinspect.report.plan_json import plan_json
+        from hloinspect.report.json import to_json
 
-        return plan_json(self)
+        return to_json(self)

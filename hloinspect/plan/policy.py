@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
 from hloinspect.errors import UsageError
+from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 
 FATES = (OFFLOAD, REMAT, SAVE)
 OWN = "own"
@@ -33,7 +33,7 @@ class Policy:
     fates: tuple[tuple[str, str], ...] = ()
 
     def request(self) -> dict[str, Any]:
-        """What the compiling child is asked for (compile/policies.py)."""
+        """What the compiling child is asked for (compile/child/policies.py)."""
         if self.is_own:
             return {"fates": dict(self.fates)} if self.fates else {}
         names = {"saved": [*self.saved], "offloaded": [*self.offloaded], "everything": self.everything}

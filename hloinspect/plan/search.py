@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
+from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.plan.axes import FLAGS, POLICY, TARGET, flags_of
 from hloinspect.plan.front import best
 from hloinspect.plan.model import Point, SearchResult

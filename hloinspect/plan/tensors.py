@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hloinspect.compile.result import OFFLOAD, REMAT, SAVE
+from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.plan.axes import POLICY
 from hloinspect.plan.front import told_apart
 from hloinspect.plan.model import Point, TensorLine

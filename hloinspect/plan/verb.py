@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hloinspect import __version__
-from hloinspect.api import read_input
+from hloinspect._version import __version__
+from hloinspect.analyze.inspect import read_input
 from hloinspect.compile.topology import choose_topology
-from hloinspect.errors import CompileError, InputError, UsageError
-from hloinspect.given import Production
+from hloinspect.errors import CompileError, UsageError
 from hloinspect.hardware import Target, load_target, target_limits, with_link
-from hloinspect.inputs import STEP, classify
+from hloinspect.inputs.classify import STEP, classify
+from hloinspect.options import Production
 from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET, Names, flags_of, load_names, parse_axes
 from hloinspect.plan.front import best, front, largest, not_told_apart, why_best, with_recomputation
-from hloinspect.plan.judge import Judge, WhatIf, Yardstick
+from hloinspect.plan.judge import Judge, WhatIf, WritePage, Yardstick
 from hloinspect.plan.model import SCHEMA, Plan, Point, TensorLine
 from hloinspect.plan.policy import read_policies
 from hloinspect.plan.run import room_for
@@ -52,7 +52,7 @@ class Wishes:
     tensors: bool = False
     search_s: float | None = None
     scheduler: str | None = None
-    pages: Path | None = None
+    pages: WritePage | None = None
     keep: Path | None = None
     cache: Path | None = None
     folder: Path = field(default_factory=Path.cwd)
@@ -145,14 +145,8 @@ def _carried_out(
 
 
 def judge_for(wishes: Wishes) -> Judge:
-    """Judges points as planned, and under the other links and on the other targets that were asked for. Raises
-    InputError where the folder of pages cannot be made: before anything is compiled."""
+    """Judges points as planned, and under the other links and on the other targets that were asked for."""
     links = wishes.links if len(wishes.links) > 1 else ()
-    if wishes.pages is not None:
-        try:
-            wishes.pages.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{wishes.pages} cannot be written to: {error.strerror or error}") from None
     return Judge(
         yardstick=wishes.yardstick(),
         what_ifs=(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hloinspect.errors import UsageError
-from hloinspect.given import Production
 from hloinspect.hardware.target import Target
+from hloinspect.options import Production
 from hloinspect.plan.axes import FLAGS, POLICY, TARGET, Names, flags_of, literal
 from hloinspect.plan.policy import Policy
 

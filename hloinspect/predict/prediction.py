@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, verdict_of
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import rates_of
@@ -13,8 +14,7 @@ from hloinspect.predict.reasons import Circumstances, Reason, circumstances, rea
 from hloinspect.predict.scenario import Scenario, fair_queueing, scenarios
 from hloinspect.predict.schedule import matrix_flops, schedule_of
 from hloinspect.predict.simulate import Simulation, simulate, step_time_ps
-from hloinspect.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
-from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
+from hloinspect.timeline.timeline import Overlap, StepTimes, Timeline, TransferTimes, overlap
 
 MAX_COUNTERFACTUALS = 64
 MANY_COUNTERFACTUALS = 6

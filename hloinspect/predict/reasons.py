@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hloinspect.hlo.model import Computation
+from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.link import Rates
 from hloinspect.predict.simulate import Window
-from hloinspect.timeline import TransferTimes
-from hloinspect.verdict import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN
+from hloinspect.timeline.timeline import TransferTimes
 
 WINDOW = "window"
 QUEUE = "queue"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hloinspect.timeline import Fold, Interval, Mark, Segment
+from hloinspect.timeline.timeline import Fold, Interval, Mark, Segment
 
 
 @dataclass(slots=True)

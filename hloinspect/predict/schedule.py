@@ -15,14 +15,7 @@ from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import HostCopy, Offload, Transfer
-from hloinspect.predict.collective import (
-    ENDS,
-    STARTS,
-    Collective,
-    collective_of,
-    fused_collective,
-    start_of_fused,
-)
+from hloinspect.predict.collective import ENDS, STARTS, Collective, collective_of, fused_collective, start_of_fused
 from hloinspect.predict.cost import Cost, cost_of, in_device_memory
 
 _COPY = re.compile(r"(?:\.(?:\d+|clone|cloned|remat\d*))+$")

@@ -41,7 +41,7 @@ from hloinspect.predict.schedule import (
     StartSide,
     StartTransfer,
 )
-from hloinspect.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
 
 MIN_TURNS, MAX_TURNS, MAX_OPERATIONS = 64, 512, 50_000
 """A loop that has not settled is extrapolated after so many turns, those of a short body being cheap: what was started

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from hloinspect import __version__
+from hloinspect._version import __version__
 from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
-from hloinspect.offload.memory import Memory, Peak, Release
+from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.memory.estimate import Memory, Peak, Release
 from hloinspect.offload.program import Program
 from hloinspect.offload.source import Source
 from hloinspect.offload.stacks import MAX_PARTNERS
@@ -41,7 +42,6 @@ from hloinspect.report.schema import (
     TransferInfo,
     Unknown,
 )
-from hloinspect.verdict import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
 
 _MS = 1e9  # picoseconds
 

@@ -1,11 +1,13 @@
-"""A report as JSON, in the order of its schema."""
+"""A result as JSON, in the order of its schema."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from hloinspect.report.schema import Report
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _DIGITS = 6
 
@@ -21,6 +23,6 @@ def rounded(value: object) -> object:
     return value
 
 
-def to_json(report: Report) -> str:
-    """The report as indented JSON text."""
-    return json.dumps(rounded(asdict(report)), indent=2)
+def to_json(record: DataclassInstance) -> str:
+    """Return a record, such as a report, as indented JSON text in the order of its fields."""
+    return json.dumps(rounded(asdict(record)), indent=2)

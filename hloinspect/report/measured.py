@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, verdict_of
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
     AllSteps,
@@ -26,7 +27,6 @@ from hloinspect.report.schema import (
     TransferInfo,
 )
 from hloinspect.units import time_text
-from hloinspect.verdict import SYNCHRONOUS, UNKNOWN, verdict_of
 
 Floats = NDArray[np.float64]
 _MS = 1e9  # picoseconds

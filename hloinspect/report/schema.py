@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a report on a module does without the code that compiles
-    from hloinspect.compile.result import Configuration
+    from hloinspect.inputs.manifest import Configuration
 
 SCHEMA = "hloinspect.report/1"
 
@@ -614,11 +614,11 @@ class Report:
 
     def to_html(self) -> str:
         """The page of ``hloinspect report`` without a timeline, which only an inspection has."""
-        from hloinspect.report.html import html_page
+        from hloinspect.render.page import html_page
 
         return html_page(self)
 
     def _repr_html_(self) -> str:
-        from hloinspect.report.notebook import to_html
+        from hloinspect.render.page.notebook import to_html
 
         return to_html(self)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hloinspect.compile.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES_RIGHT_SINCE
 from hloinspect.offload.slices import MEMCPY_CONFIG
-from hloinspect.rules.evidence import PIPELINED_FLAG, Evidence
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.facts import PIPELINED_FLAG
 from hloinspect.units import bytes_text
-from hloinspect.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES_RIGHT_SINCE
 
 ALLOCATOR_SHARE = 0.75
 """Share of the device's memory that XLA's allocator hands out at most in a process of JAX, with preallocation or

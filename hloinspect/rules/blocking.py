@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hloinspect.compile.known_errors import REFUSED
 from hloinspect.rules.rule import ERROR
 
 if TYPE_CHECKING:
     from hloinspect.report.schema import FindingInfo, Report
 
-TOO_LARGE, WRONG_VALUES, REFUSED = "HLO209", "HLO301", "HLO308"
+TOO_LARGE, WRONG_VALUES = "HLO209", "HLO301"
 
 BLOCKING: Mapping[str, str] = {
     TOO_LARGE: "does not fit into device memory",

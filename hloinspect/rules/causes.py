@@ -6,11 +6,11 @@ said of each window.
 
 from __future__ import annotations
 
+from hloinspect.kinds import HIDDEN, SYNCHRONOUS, UNKNOWN
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ARGUMENT
 from hloinspect.offload.transfers import D2H, H2D, Transfer
-from hloinspect.rules.evidence import Evidence
-from hloinspect.verdict import HIDDEN, SYNCHRONOUS, UNKNOWN
+from hloinspect.rules.facts import Facts
 
 SCHEDULER_FLAG = "xla_gpu_enable_latency_hiding_scheduler"
 ESTIMATOR_FLAG = "xla_gpu_enable_analytical_sol_latency_estimator"
@@ -36,35 +36,39 @@ LINK_SHARE = 1.05
 """The link sets the pace of the step where its bytes alone take this much longer than the step without transfers."""
 
 
-def cause_of(evidence: Evidence, transfer: Transfer) -> str:
-    """What one transfer's wait is put down to; "" where it does not wait."""
-    info = evidence.infos[transfer.id]
+def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: frozenset[str]) -> str:
+    """Return what one transfer's wait is put down to; "" where it does not wait.
+
+    ``scheduler_off`` is whether XLA's latency-hiding scheduler is off, ``bound`` the directions of the link that set
+    the pace of the step.
+    """
+    info = facts.infos[transfer.id]
     found = info.predicted
-    if found is None or info.verdict in (HIDDEN, UNKNOWN) or evidence.wait_of(transfer.id) <= 0:
+    if found is None or info.verdict in (HIDDEN, UNKNOWN) or facts.wait_of(transfer.id) <= 0:
         return ""
-    if evidence.sends_constant(transfer) or evidence.is_never_read(transfer):
+    if facts.sends_constant(transfer) or facts.is_never_read(transfer):
         return USELESS
-    if evidence.feeds_loop_of_layers(transfer):
+    if facts.feeds_loop_of_layers(transfer):
         return WHOLE_STACK
     if info.verdict == SYNCHRONOUS:
         return KERNEL if transfer.mechanism == "kernel" else BLOCKING
-    if evidence.scheduler_off:
+    if scheduler_off:
         return SCHEDULER
-    if transfer.direction in evidence.bound_directions:
+    if transfer.direction in bound:
         return LINK
     if transfer.mechanism == "kernel":
         return KERNEL
-    work = evidence.window_work(transfer.id)
-    looping = evidence.turns(transfer.id) > 1
-    if work == 0 and looping and evidence.is_gpu and evidence.at_memory_limit:
+    work = facts.window_work(transfer.id)
+    looping = facts.turns(transfer.id) > 1
+    if work == 0 and looping and facts.is_gpu and facts.at_memory_limit:
         return LIMIT
     if transfer.direction == H2D:
-        if waits_before_use(evidence, transfer):
+        if waits_before_use(facts, transfer):
             return EARLY
-        barrier = transfer.done_computation in evidence.remat_barriers
+        barrier = transfer.done_computation in facts.remat_barriers
         if barrier and (looping or found.binding != "queue"):
             return BARRIER
-        if looping and evidence.is_gpu and not evidence.is_carried(transfer.id):
+        if looping and facts.is_gpu and not facts.is_carried(transfer.id):
             return NOT_PIPELINED
     if found.binding == "queue":
         return QUEUE
@@ -74,45 +78,45 @@ def cause_of(evidence: Evidence, transfer: Transfer) -> str:
     return SHORT
 
 
-def waits_before_use(evidence: Evidence, transfer: Transfer) -> bool:
+def waits_before_use(facts: Facts, transfer: Transfer) -> bool:
     """Whether the device waits for an argument in host memory although there is more to do before its first use than
     what its window holds: the done could stand later."""
     if transfer.fate != ARGUMENT:
         return False
-    use, done = evidence.first_uses.get(transfer.id), transfer.done_index
-    window = evidence.window_work(transfer.id)
+    use, done = facts.first_uses.get(transfer.id), transfer.done_index
+    window = facts.window_work(transfer.id)
     if use is None or done is None or window is None or transfer.done_computation is None:
         return False
-    return evidence.work_between(transfer.done_computation, done, use) > max(3, window)
+    return facts.work_between(transfer.done_computation, done, use) > max(3, window)
 
 
-def bound_directions(evidence: Evidence) -> frozenset[str]:
+def bound_directions(facts: Facts) -> frozenset[str]:
     """The directions of the link that need longer for a step's bytes than the step would take without transfers."""
-    step = evidence.step
+    step = facts.step
     if step is None or step.ideal_ms <= LINK_SHARE * step.without_transfers_ms:
         return frozenset()
     busy = {D2H: step.busy_d2h_ms, H2D: step.busy_h2d_ms}
     return frozenset(way for way, time in busy.items() if time > LINK_SHARE * step.without_transfers_ms)
 
 
-def why_scheduler_is_off(evidence: Evidence) -> str:
+def why_scheduler_is_off(facts: Facts) -> str:
     """Why XLA:GPU's latency-hiding scheduler is taken to have been off, or ""; see rule HLO111."""
-    if not evidence.is_gpu or not evidence.module.is_scheduled:
+    if not facts.is_gpu or not facts.module.is_scheduled:
         return ""
-    if evidence.has_flag(SCHEDULER_FLAG) == "true":
+    if facts.has_flag(SCHEDULER_FLAG) == "true":
         return ""
-    if evidence.has_flag(SCHEDULER_FLAG) == "false" and evidence.has_flag(ESTIMATOR_FLAG) == "false":
+    if facts.has_flag(SCHEDULER_FLAG) == "false" and facts.has_flag(ESTIMATOR_FLAG) == "false":
         return "the flags turn it off"
-    pairs = [t for t in evidence.transfers.values() if t.asynchronous and _is_plain_copy(evidence, t)]
-    if not pairs or any(evidence.window_work(t.id) != 0 for t in pairs):
+    pairs = [t for t in facts.transfers.values() if t.asynchronous and _is_plain_copy(facts, t)]
+    if not pairs or any(facts.window_work(t.id) != 0 for t in pairs):
         return ""
-    if evidence.offload and any(event.kind == HOST_COMPUTE for event in evidence.offload.host_events):
+    if facts.offload and any(event.kind == HOST_COMPUTE for event in facts.offload.host_events):
         return "computation on the host (compute_on) turns it off"
     return "every copy is waited for where it is started" if len(pairs) > 1 else ""
 
 
-def _is_plain_copy(evidence: Evidence, transfer: Transfer) -> bool:
+def _is_plain_copy(facts: Facts, transfer: Transfer) -> bool:
     """Whether it is a copy-start and not a slice: only those does no other pass move apart
     (gpu_hlo_schedule.cc, ShouldScheduleAsEarlyAsPossible)."""
-    start = evidence.module.computations[transfer.computation].instruction(transfer.start_index)
+    start = facts.module.computations[transfer.computation].instruction(transfer.start_index)
     return start.opcode == "copy-start"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloinspect.audit import keep_apart
+from hloinspect.report.placements import keep_apart
 from hloinspect.report.schema import AuditEntry
 from hloinspect.rules.advice import scanning
 from hloinspect.rules.evidence import Evidence

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloinspect.audit import keep_apart
+from hloinspect.compile.versions import BUT_NOT
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.transfers import D2H, HostCopy
+from hloinspect.report.placements import keep_apart
 from hloinspect.report.schema import AuditEntry
 from hloinspect.rules.advice import scanning
 from hloinspect.rules.correct_audit import deleted_as_a_whole, dropped_values
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, STABLEHLO, WARNING, Found, Rule
 from hloinspect.units import bytes_text
-from hloinspect.versions import BUT_NOT
 
 _REARRANGES = frozenset({"transpose", "reshape", "convert", "copy", "bitcast-convert", "reverse"})
 _INDEXING = frozenset({"add", "subtract", "multiply", "compare", "select", "clamp"})

@@ -145,7 +145,7 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
     Example
         AI-Hypercomputer/maxtext pull request 1484 has the dump of such a step: f32[32,4096,11008] by one copy-start.
     References
-        tests/matrix_steps.py (parameters_at_once beside parameters_by_layer); failure U12 of docs/failures.md.
+        tests/support/matrix_steps.py (parameters_at_once beside parameters_by_layer); failure U12 of docs/failures.md.
     """
     numbers = evidence.costliest_first(t.id for t in evidence.transfers.values() if evidence.feeds_loop_of_layers(t))
     if not numbers:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hloinspect.compile.versions import BUT_NOT
 from hloinspect.offload.transfers import D2H, HostCopy
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text, bytes_texts
-from hloinspect.versions import BUT_NOT
 
 POOL_BYTES = 64 << 30
 """Pinned host memory that one process of XLA:GPU takes at most, unless XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB says otherwise

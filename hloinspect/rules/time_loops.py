@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from hloinspect.rules.advice import fits_with, is_right_release, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
-from hloinspect.rules.evidence import MEMORY_SHARE, Evidence
+from hloinspect.rules.evidence import Evidence
+from hloinspect.rules.facts import MEMORY_SHARE
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text, time_text

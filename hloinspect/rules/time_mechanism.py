@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from hloinspect.compile.versions import BUT_NOT
 from hloinspect.hlo.shape import Shape
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ROUND_TRIP
@@ -15,7 +16,6 @@ from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import time_text
-from hloinspect.versions import BUT_NOT
 
 PEELED = "peeled out of a loop whose other turns are copies"
 STRIDED = "since the slice is not one run of memory"

@@ -6,7 +6,7 @@ import sys
 
 import jax
 
-from hloinspect.compile import steps
+from hloinspect.compile.child import steps
 
 sys.path[:0] = [os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
 SCRIPTS = ("init_patterns", "keys_under_mesh", "more_patterns", "space_host", "sharding_lost_step", "microbatch_loss")

@@ -1,0 +1,347 @@
+"""The public verb ``trace``: what a profile says about every transfer, and whether the model said the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hloinspect.analyze.inspect import digest_of, obstacle_to, prediction_limits
+from hloinspect.errors import InputError, UsageError
+from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
+from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.measure.join import join_of, module_name
+from hloinspect.measure.measured import Gap, MeasuredFile
+from hloinspect.offload.transfers import Offload
+from hloinspect.predict.prediction import Prediction, predict
+from hloinspect.predict.schedule import device_count
+from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
+from hloinspect.profiles.xplane.find import host_of
+from hloinspect.report.build import build_report
+from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
+from hloinspect.report.schema import (
+    SCHEMA,
+    ExpectedInfo,
+    InputInfo,
+    MemoryInfo,
+    ModuleInfo,
+    ProgramInfo,
+    Report,
+    StepInfo,
+    TraceInfo,
+    TransferInfo,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from hloinspect.rules.choice import Choice
+
+LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the done"
+LIMIT_PREDICTED = (
+    "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
+)
+DIFFERENT = "different"
+MAX_DIGEST_BYTES = 1 << 26
+"""Of a larger trace no hash is made: that would take as long as a fifth of the answer."""
+
+MAX_UNREAD = 4
+"""Files that cannot be read are named up to here, then counted."""
+
+LINK_SLACK = 1.1
+"""A copy may be so much faster than the target's link before it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInspection:
+    """A report together with what it was made from, for those who want to go on from there."""
+
+    report: Report
+    files: tuple[MeasuredFile, ...]
+    offload: Offload | None
+    prediction: Prediction | None
+
+    def to_perfetto(self) -> bytes:
+        """The trace of ``--format perfetto`` (docs/perfetto.md). Raises UsageError where there is no timeline."""
+        from hloinspect.render.traces.perfetto import to_perfetto
+
+        return to_perfetto(self)
+
+    def to_html(self) -> str:
+        """The page of ``hloinspect report`` (docs/report-html.md)."""
+        from hloinspect.render.page import html_page
+
+        return html_page(self)
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+def trace(
+    source: str,
+    *,
+    target: str | Target | None = None,
+    link: str | None = None,
+    devices: int | None = None,
+    topology: str | None = None,
+    expect: str | None = None,
+    rules: Choice | None = None,
+    jobs: int | None = 1,
+    scheduler: str | None = None,
+    allow_broken: bool = False,
+    on_progress: Callable[[str], None] | None = None,
+) -> TraceInspection:
+    """The measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its hosts).
+
+    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). With a ``target`` the module in the trace is
+    judged too, and both stand side by side. ``expect`` is the directory or manifest that ``hloinspect compile`` wrote,
+    or a module: the report says whether that is what ran. ``rules`` says which rules run.
+
+    The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
+    they are spawned, so a script that asks for some needs ``if __name__ == "__main__":``. ``scheduler`` is the address
+    of a Dask cluster that does it instead. A broken file among several is named in the report, as unknown or, if
+    ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError.
+    """
+    chosen = load_target(target) if isinstance(target, str) else target
+    if chosen is None and (link or devices or topology):
+        raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
+    if chosen is not None and link:
+        chosen = with_link(chosen, link)
+    files, unread = _measured_files(source, jobs, scheduler, on_progress)
+    judged = _judge(source, files, unread, allow_broken, chosen, devices, topology, expect)
+    return replace(judged, report=_with_findings(judged, chosen, rules))
+
+
+def _measured_files(
+    source: str, jobs: int | None, scheduler: str | None, on_progress: Callable[[str], None] | None
+) -> tuple[list[MeasuredFile], list[str]]:
+    """The traces, and why others could not be read; at least one could."""
+    from hloinspect.inputs.classify import is_url
+    from hloinspect.inputs.remote import find_remote
+    from hloinspect.measure.hosts import measure_files
+    from hloinspect.measure.outcome import Unread, measure_source
+    from hloinspect.profiles.xplane.find import find_xplanes
+
+    paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
+    if len(paths) == 1 and scheduler is None:
+        return [measure_source(paths[0], on_progress)], []
+    found = measure_files(paths, jobs=jobs, scheduler=scheduler, on_progress=on_progress)
+    unread = [one.reason for one in found if isinstance(one, Unread)]
+    files = [one for one in found if not isinstance(one, Unread)]
+    if not files and len(paths) == 1:
+        raise InputError(unread[0])
+    if not files:
+        raise InputError(f"{source}: none of its {len(paths)} traces can be read, such as {unread[0]}")
+    return _told_apart(files), unread
+
+
+def _digest(files: Sequence[MeasuredFile]) -> str | None:
+    path = Path(files[0].path)
+    return digest_of(path) if path.is_file() and path.stat().st_size <= MAX_DIGEST_BYTES else None
+
+
+def _told_apart(files: Sequence[MeasuredFile]) -> list[MeasuredFile]:
+    """Several processes of one host may have written a trace each: then a host is named as its file is."""
+    names = Counter(file.host for file in files)
+    return [replace(file, host=host_of(Path(file.path))) if names[file.host] > 1 else file for file in files]
+
+
+def _unread_notes(unread: Sequence[str]) -> list[str]:
+    """The first reasons, and how many there are besides."""
+    more = len(unread) - MAX_UNREAD
+    if more <= 1:
+        return list(unread)
+    return [*unread[:MAX_UNREAD], f"{more} more files cannot be read (trace.unread of the JSON has them all)"]
+
+
+def _judge(
+    source: str,
+    files: Sequence[MeasuredFile],
+    unread: Sequence[str],
+    allow_broken: bool,
+    target: Target | None,
+    devices: int | None,
+    topology: str | None,
+    expect: str | None,
+) -> TraceInspection:
+    program = _main_program(files)
+    own, others = _of_program(files, program)
+    info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
+    unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
+    limits = list(dict.fromkeys(limit for file in files for limit in file.limits))
+    if any(file.host == PREDICTION_HOST for file in files):
+        limits.insert(0, LIMIT_PREDICTED)
+    limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
+    if allow_broken:
+        limits += [f"left out: {reason}" for reason in _unread_notes(unread)]
+    else:
+        remedy = "copy the file again, or --allow-broken to go without it"
+        unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
+    offload = _offload(own)
+    seen = trace_info(files, own, unread, program)
+    versions = next((file.versions for file in files if file.versions), {})
+    made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=topology)
+    if offload is None:
+        if expect is not None:
+            unknown.append(
+                Unknown("--expect has nothing to compare with: the trace has no module", "see above", "time")
+            )
+        report = _bare_report(info, files, made, limits, unknown)
+        report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
+        return TraceInspection(report, tuple(files), None, None)
+    prediction = None
+    count = devices or device_count(offload.program.module)
+    if target is not None:
+        if obstacle := obstacle_to(offload.program.module, target):
+            limits.append(f"no prediction: {obstacle.reason}")
+        else:
+            prediction = predict(offload, target, count, domain_of(target, topology))
+            limits += [*target_limits(target), *prediction_limits(offload.program.module, prediction)]
+    memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
+    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
+    report = _measured(report, own, seen, files)
+    if expect is not None:
+        report = _expected(report, offload, expect)
+    return TraceInspection(report, tuple(files), offload, prediction)
+
+
+def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
+    """The step's module, which measuring has read already."""
+    for file in files:
+        if file.module is not None and file.program is not None:
+            try:
+                return join_of(file.module, module_name(file.path, file.program)).offload
+            except InputError:  # the file's own limits say what is wrong with it
+                continue
+    return None
+
+
+def _main_program(files: Sequence[MeasuredFile]) -> int | None:
+    """The program of most devices."""
+    counts: Counter[int] = Counter()
+    for file in files:
+        if file.program is not None:
+            counts[file.program] += len(file.devices)
+    return max(counts, key=lambda number: (counts[number], number), default=None)
+
+
+def _of_program(
+    files: Sequence[MeasuredFile], program: int | None
+) -> tuple[tuple[MeasuredFile, ...], tuple[MeasuredFile, ...]]:
+    """The traces of that program, and those of others. Hosts number their programs each for itself: one of the same
+    name with as many transfers counts too."""
+    kinds = {(seen.name, seen.transfers) for file in files for seen in file.programs if seen.program == program}
+
+    def is_own(file: MeasuredFile) -> bool:
+        chosen = {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
+        return file.program is not None and (file.program == program or bool(chosen & kinds))
+
+    others = (file for file in files if file.program is not None and not is_own(file))
+    return tuple(file for file in files if is_own(file)), tuple(others)
+
+
+def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
+    """What the traces do not tell; of several hosts those that say the same say it once."""
+    found: dict[tuple[str, str], list[MeasuredFile]] = {}
+    gaps: dict[tuple[str, str], Gap] = {}
+    for file in files:
+        for gap in file.unknown:
+            found.setdefault((gap.reason, gap.remedy), []).append(file)
+            gaps[gap.reason, gap.remedy] = gap
+    return [
+        gap if len(files) == 1 else replace(gap, reason=f"{_hosts(found[key])}: {gap.reason}")
+        for key, gap in gaps.items()
+    ]
+
+
+def _hosts(files: Sequence[MeasuredFile]) -> str:
+    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
+    return ", ".join(file.host for file in files[:2]) + more
+
+
+def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, files: Sequence[MeasuredFile]) -> Report:
+    """The report with the measured parts. ``own`` are the traces of the step's program."""
+    if any(file.graph_blocks for file in own):
+        return replace(report, transfers=tuple(map(_blocked, report.transfers)), trace=seen)
+    doubtful = any(gap.affects == "time" for file in files for gap in file.unknown)
+    transfers = tuple(with_measured(transfer, own, doubtful=doubtful) for transfer in report.transfers)
+    is_tpu = any(device.platform == "tpu" for file in own for device in file.devices)
+    limits = (*report.limits, LIMIT_TPU) if is_tpu and transfers else report.limits
+    limits = (*limits, *_too_fast(report, transfers))
+    step = StepInfo(report.step.predicted, measured_step(own))
+    return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
+
+
+def _blocked(transfer: TransferInfo) -> TransferInfo:
+    """What becomes of a transfer where a CUDA graph was traced as one block: nothing in it tells what it hid."""
+    reason = "a CUDA graph was traced as one block: what ran beside the transfer, and what waited for it, is not seen"
+    return replace(transfer, verdict=UNKNOWN, robust=None, reason=reason)
+
+
+def _too_fast(report: Report, transfers: Sequence[TransferInfo]) -> Sequence[str]:
+    """Copies that are faster than the target's link: then the target is another machine than the one profiled."""
+    if report.target is None or report.target.link is None:
+        return ()
+    found = []
+    for direction, most in (("d2h", report.target.link.d2h_gbps), ("h2d", report.target.link.h2d_gbps)):
+        rates = [t.measured.gbps_alone or 0.0 for t in transfers if t.measured and t.direction == direction]
+        if rates and max(rates) > LINK_SLACK * most:
+            found.append(
+                f"{direction} copies reach {max(rates):.3g} GB/s, more than the {most:.3g} of {report.target.name}: is "
+                "it another machine? --link gives its rates"
+            )
+    return found
+
+
+def _bare_report(
+    info: InputInfo,
+    files: Sequence[MeasuredFile],
+    program: ProgramInfo,
+    limits: Sequence[str],
+    unknown: Sequence[Unknown],
+) -> Report:
+    """The report on traces that hold no module that can be read."""
+    from hloinspect._version import __version__
+
+    platform = next((file.platform for file in files if file.platform), "unknown")
+    names = {p.program: p.name for file in files for p in file.programs}
+    name = names.get(_main_program(files) or 0, "")
+    return Report(
+        schema=SCHEMA,
+        hloinspect=__version__,
+        input=info,
+        module=ModuleInfo(name, platform, "", "", 0),
+        program=program,
+        target=None,
+        thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
+        step=StepInfo(),
+        memory=MemoryInfo(None, None, None, None, "unknown"),
+        transfers=(),
+        host_values=(),
+        host_copies=(),
+        host_events=(),
+        limits=tuple(limits),
+        unknown=tuple(unknown),
+    )
+
+
+def _expected(report: Report, offload: Offload, expect: str) -> Report:
+    from hloinspect.report.expect import compare
+
+    found: ExpectedInfo = compare(report, offload, expect)
+    assert report.trace is not None
+    unknown = report.unknown
+    if found.status == DIFFERENT:
+        reason = f"the profiled program is not that of {expect}: {'; '.join(found.differences[:2])}"
+        unknown = (*unknown, Unknown(reason, "compile and check the program that is run, with its flags", "transfers"))
+    return replace(report, trace=replace(report.trace, expected=found), unknown=unknown)
+
+
+def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:
+    from hloinspect.offload.slices import Slices, check_slices
+    from hloinspect.rules.engine import run_rules
+    from hloinspect.rules.evidence import Evidence
+
+    slices = check_slices(judged.offload.program) if judged.offload is not None else Slices()
+    return run_rules(Evidence(judged.report, judged.offload, judged.prediction, target, slices), rules)

@@ -1,0 +1,155 @@
+"""From a trace to a target: the rates that a machine reaches, in place of the nominal ones.
+
+Nothing is taken that the trace does not hold: what it does not tell is left to the base target, and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloinspect.calibrate.overlay import overlay_toml
+from hloinspect.calibrate.products import Kernel, gpu_kernels, measure_products, tpu_operations
+from hloinspect.errors import InputError, UsageError
+from hloinspect.hardware import Target, load_target, target_of_device
+from hloinspect.measure.figures import KEYS, LeftOut, MeasuredFigure, Measurement
+from hloinspect.measure.memcpy import ROCM, Copies, host_copies, is_rocm, measure_copies
+from hloinspect.measure.queue import Steps, measure_waits, offloads_of, steps_of
+from hloinspect.profiles.open import open_trace
+from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, find_xplanes
+
+GPU, TPU = "/device:GPU:", "/device:TPU:"
+_TPU_NAMES = {"TPU v6 Lite": "v6e"}
+"""What a plane's ``device_type_string`` says, seen in traces, and the target of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a trace told about a machine.
+
+    ``figures`` are measured; ``left`` are those of the base, each with the reason. ``toml`` is the target file, empty
+    if nothing was measured. ``device`` is the trace's own name of it, "" where it has none.
+    """
+
+    traces: tuple[str, ...]
+    platform: str
+    device: str
+    devices: int
+    base: Target
+    figures: tuple[MeasuredFigure, ...]
+    left: tuple[LeftOut, ...]
+    notes: tuple[str, ...]
+    toml: str
+
+
+def calibrate(path: str, base: str | None = None) -> Calibration:
+    """Measures the rates of the machine that a trace, or the newest run in a profile directory, was taken on.
+
+    ``base`` is a built-in target (or alias) for all that the trace does not tell; by default the one whose name the
+    trace has. Raises InputError for what is no trace, UsageError where the base is missing or of another platform, and
+    TargetError where it is unknown.
+    """
+    files = [str(file) for file in find_xplanes(path)]
+    gathered = _Gathered()
+    for file in files:
+        gathered.add(open_trace(file))
+    if not gathered.platform:
+        raise InputError(f"{path}: expected a trace with {GPU}<n> or {TPU}<n> planes, found no device in it")
+    target = _base(base, gathered.device, gathered.platform, path)
+    measurement = gathered.measure(target)
+    measured, left = _without_link(target, measurement)
+    trace = Path(files[0]).name if len(files) == 1 else f"{Path(files[0]).parent.name} ({len(files)} hosts)"
+    order = {key: place for place, key in enumerate(KEYS)}
+    figures = tuple(sorted(measured, key=lambda one: order[one.key]))
+    rest = tuple(sorted(left, key=lambda one: order[one.key]))
+    return Calibration(
+        traces=tuple(files),
+        platform=gathered.platform,
+        device=gathered.device,
+        devices=gathered.devices,
+        base=target,
+        figures=figures,
+        left=rest,
+        notes=(*gathered.notes, *measurement.notes),
+        toml=overlay_toml(target, figures, rest, trace) if figures else "",
+    )
+
+
+class _Gathered:
+    """What is needed of the traces of all hosts; a trace is let go once it has been gone through."""
+
+    def __init__(self) -> None:
+        self.platform = ""
+        self.device = ""
+        self.devices = 0
+        self.notes: list[str] = []
+        self._copies: list[Copies] = []
+        self._steps: list[Steps] = []
+        self._kernels: list[Kernel] = []
+        self._modules: dict[int, bytes] = {}
+
+    def add(self, space: XSpace) -> None:
+        """Takes what a trace has. Raises InputError where it is damaged, or of another platform than those before."""
+        self.notes += [f"the profiler says: {' '.join(text.split())}" for text in (*space.errors, *space.warnings)]
+        if space.capped:
+            self.notes.append(f"{space.path} is a Chrome trace: it holds at most a million events, and no module")
+        gpus, tpus = space.planes_of(GPU), [p for p in space.planes_of(TPU) if p.name[len(TPU) :].isdecimal()]
+        platform = "gpu" if gpus else "tpu" if tpus else ""
+        if self.platform and platform and platform != self.platform:
+            raise InputError(f"{space.path}: expected a trace of {self.platform.upper()}s like the others of this run")
+        self.platform = self.platform or platform
+        modules = dict(embedded_modules(space))
+        offloads, failed = offloads_of(modules, space.path) if tpus else ({}, ())
+        self.notes += failed
+        self._modules |= modules
+        for plane in (*gpus, *tpus):
+            self.devices += any(True for _ in plane.lines)
+            self.device = self.device or _device_name(plane)
+            if plane in tpus:
+                self._steps += steps_of(plane, offloads)
+                self._kernels += tpu_operations(plane) if modules else ()
+            elif is_rocm(plane):
+                raise InputError(f"{space.path}: {ROCM}")
+            else:
+                self._copies.append(host_copies(plane))
+                self._kernels += gpu_kernels(plane) if modules else ()
+
+    def measure(self, target: Target) -> Measurement:
+        if self.platform == "gpu":
+            link = measure_copies(self._copies, target.hbm_bytes_per_s.value)
+        else:
+            link = measure_waits(self._steps, target.link.latency_us.value if target.link else 0.0)
+        products = measure_products(self._kernels, self._modules, target)
+        return Measurement(link.figures + products.figures, link.left + products.left, link.notes + products.notes)
+
+
+def _device_name(plane: Plane) -> str:
+    name = plane.stats.get("gpu_device_name") or plane.stats.get("device_type_string") or ""
+    return name if isinstance(name, str) else ""
+
+
+def _base(name: str | None, device: str, platform: str, path: str) -> Target:
+    if name is None:
+        name = _TPU_NAMES.get(device) or target_of_device(device)
+        if name is None:
+            seen = f"is of {device!r}, which no target has as its name" if device else "does not name its device"
+            raise UsageError(f"{path} {seen}: say what it is nearest to with --base (see `hloinspect targets`)")
+    if name.endswith(".toml"):
+        raise UsageError(
+            f"--base {name}: expected a built-in target (see `hloinspect targets`): a target file has one base"
+        )
+    target = load_target(name)
+    if target.platform != platform:
+        raise UsageError(f"--base {name} is a {target.platform.upper()}; {path} is a trace of {platform.upper()}s")
+    return target
+
+
+def _without_link(target: Target, measurement: Measurement) -> tuple[Sequence[MeasuredFigure], Sequence[LeftOut]]:
+    """A target file needs a whole link. Where the base has none, a trace cannot tell the rest of it."""
+    if target.link is not None:
+        return measurement.figures, measurement.left
+    reason = f"{target.name} has no host link that a measured figure could be laid over: take another base"
+    links = [one for one in measurement.figures if one.key.startswith("link.")]
+    figures = [one for one in measurement.figures if one not in links]
+    return figures, [*measurement.left, *(LeftOut(one.key, reason) for one in links)]

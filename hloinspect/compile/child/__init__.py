@@ -1,0 +1,1 @@
+"""The child process of a compilation: all that imports jax."""

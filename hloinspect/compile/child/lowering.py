@@ -1,0 +1,148 @@
+"""From the request to the step's ``Lowered``, and what is only known until then (child process only)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hloinspect.compile.child import configuration, policies, step_flags
+from hloinspect.compile.child.job import Job
+from hloinspect.compile.child.message import ChildError, first_line, one_line
+from hloinspect.compile.child.policies import MadePolicy
+from hloinspect.inputs import manifest as result
+from hloinspect.units import bytes_text
+
+
+def keep_jaxprs(job: Job) -> None:
+    """Note the jaxpr of each ``Lowered`` when it is made: it does not hold it, and the checkpoint names are only
+    there."""
+    import jax.stages
+
+    lower = jax.stages.Traced.lower
+
+    def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        lowered = lower(self, *args, **kwargs)
+        job.jaxprs[id(lowered._lowering)] = (self.jaxpr, lowered)  # which keeps the id from being used again
+        return lowered
+
+    jax.stages.Traced.lower = lower_and_keep  # type: ignore[method-assign]
+
+
+def keep_policy_names(job: Job) -> None:
+    """Note what policies are made of: a policy is a closure, and a name in it that no value has is nowhere else."""
+    import jax
+
+    from hloinspect.compile.child import audit
+
+    make = jax.checkpoint_policies.save_and_offload_only_these_names
+
+    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
+        kwargs = policies.changed(kwargs, job.request)
+        job.policies.append(policies.described(kwargs))
+        for name in kwargs.get("names_which_can_be_offloaded", ()):
+            job.policy_names.setdefault(str(name), audit.call_site())
+        job.made.append(MadePolicy(frozenset(job.policies[-1]["offloaded"])))
+        return job.made[-1].noting(make(*args, **kwargs))
+
+    jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
+
+
+def lowered_step(job: Job, devices: list[Any]) -> Any:
+    """Return the ``Lowered`` of the requested step. Raises ChildError, and whatever the step's code raises."""
+    if "maxtext" in job.request:
+        return _lowered_maxtext(job, devices)
+    from hloinspect.compile.child import steps
+
+    steps.remember_lowered()
+    step, arguments = job.request["step"], dict(job.request.get("arguments", {}))
+    policy: dict[str, Any] | None = job.request.get("policy")
+    try:
+        function = steps.load_step(step, arguments)
+        takes_policy = steps.takes(function, "policy")
+        if policy is not None and takes_policy:
+            arguments["policy"] = policies.policy_of(policy)
+        lowered, options = steps.call_step(step, function, arguments)
+        _use_own_options(job, options)
+    except steps.StepError as error:
+        raise ChildError(str(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ChildError(_too_large_for_this_machine(error)) from None  # its words are known of the target's memory
+    if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
+        raise ChildError(f"{step} {policies.NOT_TAKEN}")
+    if policy is not None and takes_policy:
+        job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
+    return lowered
+
+
+def _too_large_for_this_machine(error: Exception) -> str:
+    """Return what to say of an array that the step's code makes before anything is compiled for the target."""
+    place = one_line(error).rpartition(" (")[2]
+    size = re.search(r"allocat\w+ (\d+) bytes", str(error))
+    much = f" {bytes_text(int(size[1]))}" if size else ""
+    return (
+        f"the step's code makes an array of{much} on this machine, which has not the memory for it: eager operations "
+        "without a sharding run here. Make it on the target (jax.jit(..., out_shardings=...), a sharding or "
+        f"device=...), or make shapes only (jax.eval_shape) ({place}"
+    )
+
+
+def _use_own_options(job: Job, own: Mapping[str, Any]) -> None:
+    """Compile with the options that the step's own code has compiled with; the user's flags win."""
+    if own:
+        shown = ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
+        job.note(f"compiler options of the step's own compile(): {shown[:400]}")
+        job.request["compiler_options"] = {**own, **job.request["compiler_options"]}
+
+
+def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
+    from hloinspect.compile.child import maxtext
+
+    try:
+        step = maxtext.train_step(job.request["maxtext"], devices)
+    except maxtext.MaxTextError as error:
+        raise ChildError(str(error)) from error
+    if not job.policies and (job.request.get("fates") or job.request.get("policy") is not None):
+        raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
+    job.settings = step.settings
+    job.notes += step.notes
+    job.request["compiler_options"] = {**step.options, **job.request["compiler_options"]}  # the user's flags win
+    return step.lowered
+
+
+def note_what_differs(job: Job, lowered: Any) -> None:
+    """Note what is compiled otherwise than a run would, and take over the flags that the step's code has set."""
+    from hloinspect.compile.child import kernels
+
+    if job.request["platform"] == "tpu" and job.before and (late := configuration.set_too_late(job.before)):
+        job.note(late)
+    options, note = step_flags.take_over(job.request["platform"])
+    if note:
+        given, outside = job.request["compiler_options"], job.request.get("outside", ())
+        weaker = {name: value for name, value in given.items() if name in outside}  # those of the environment
+        job.request["compiler_options"] = {**weaker, **options, **{k: v for k, v in given.items() if k not in weaker}}
+        job.note(note)
+    if job.request["platform"] == "gpu" and kernels.has_callbacks(lowered):
+        job.note(kernels.NOTE_CALLBACKS)
+
+
+def find_offload_names(job: Job, lowered: Any) -> None:
+    """Find the names of values in host memory, and what the step's jaxpr asks of it."""
+    from hloinspect.compile.child import audit, names
+
+    used = policies.names_in_use(job.made)
+    try:
+        jaxpr, _ = job.jaxprs[id(lowered._lowering)]
+        job.offload_names = names.offload_names(jaxpr)
+        job.asked = audit.asked_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
+    except Exception as error:  # names are a help, not the result
+        job.notes.append(
+            f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
+        )
+        return
+    offloaded = {entry["name"] for entry in job.offload_names}
+    job.asked["dead_policies"] = policies.names_of_dead(job.made, offloaded)
+    if unmatched := [name for name in used if name not in offloaded]:
+        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")

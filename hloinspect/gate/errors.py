@@ -1,0 +1,29 @@
+"""Errors of a gate that does not pass, with the whole answer attached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hloinspect.errors import HloInspectError
+
+if TYPE_CHECKING:
+    from hloinspect.gate.gate import Checked
+    from hloinspect.report.schema import Report
+
+
+class BudgetExceeded(HloInspectError):
+    """A step that costs more than its budget (``hloinspect.check``). ``checked`` has every budget's result, ``report``
+    the whole answer."""
+
+    def __init__(self, message: str, checked: Checked) -> None:
+        super().__init__(message)
+        self.checked = checked
+
+    @property
+    def report(self) -> Report:
+        """The report that was held against the budget."""
+        return self.checked.report
+
+
+class NotEnoughEvidence(BudgetExceeded):
+    """A step of which nobody can say that it is within its budget: something is unknown, or the baseline lacks it."""

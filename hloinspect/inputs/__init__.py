@@ -1,0 +1,1 @@
+"""What is this input, and what lies in it: manifests, dumps, profiles behind URLs."""

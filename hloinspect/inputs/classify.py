@@ -1,0 +1,102 @@
+"""What is this input? The only place that guesses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from hloinspect.errors import InputError
+
+STEP = "step"
+COMPILED = "compiled"
+DUMP = "dump"
+MODULE = "module"
+
+_MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_PARTS = ("module.hlo.txt", "module.hlo.pb")
+_TRACES = (".xplane.pb", ".xplane.pb.gz", ".trace.json", ".trace.json.gz")
+_EXPECTED = (
+    "expected HLO text or proto, a directory of `hloinspect compile` or of --xla_dump_to, "
+    "or a step such as train.py:step"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An input: ``kind`` is step, compiled (a directory with a manifest, also where its module is named), dump (one of
+    --xla_dump_to), or module (one file, or ``-``). ``text`` is what the user wrote."""
+
+    text: str
+    kind: str
+    path: Path
+
+
+def classify(text: str) -> Input:
+    """Says what an INPUT argument is. Raises InputError, naming what was expected, where it is nothing that is
+    known."""
+    path = Path(text)
+    if text == "-":
+        return Input(text, MODULE, path)
+    if not text:  # an empty variable in a script, and not the directory that Path makes of it
+        raise InputError(f"the input's name is empty; {_EXPECTED}")
+    try:
+        is_directory, exists = path.is_dir(), path.exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a zero byte
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"{text[:200]}: cannot be read: {reason}") from None
+    if is_trace(text):
+        raise InputError(f"{text} is a profiler's trace, not a module: use `hloinspect trace {text}`")
+    if is_directory:
+        return _directory(text, path)
+    if exists:
+        if path.suffix == ".py":
+            raise InputError(f"{text} is a Python file: name the function that makes the step, such as {text}:step")
+        if _is_part_of_result(path):
+            return Input(text, COMPILED, path.parent)
+        return Input(text, MODULE, path)
+    if _FILE_STEP.fullmatch(text) or _MODULE_STEP.fullmatch(text):
+        return Input(text, STEP, path)
+    raise InputError(f"{text}: no such file; {_EXPECTED}")
+
+
+def _is_part_of_result(path: Path) -> bool:
+    """Whether a module lies in the directory that `hloinspect compile` wrote it to, which knows more than it does: what
+    was asked for, what XLA assigned, by which versions."""
+    if path.name not in _PARTS:
+        return False
+    try:
+        manifest = json.loads((path.parent / "manifest.json").read_bytes())
+        text = (path.parent / "module.hlo.txt").read_bytes()
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("module_sha256") == hashlib.sha256(text).hexdigest()
+
+
+def is_trace(text: str) -> bool:
+    """Whether an INPUT argument is a profiler's trace, or a profile directory, by its name alone."""
+    path = Path(text)
+    try:
+        return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
+    except (OSError, ValueError):  # a name too long, or with a zero byte
+        return False
+
+
+def is_url(path: str) -> bool:
+    """Return whether an input names something on another machine and not a file here."""
+    return "://" in path
+
+
+def _directory(text: str, path: Path) -> Input:
+    if (path / "manifest.json").is_file():
+        return Input(text, COMPILED, path)
+    from hloinspect.inputs.dumps import dumped_modules
+
+    if dumped_modules(path):
+        return Input(text, DUMP, path)
+    raise InputError(
+        f"{text} holds neither manifest.json (of `hloinspect compile`) nor *after_optimizations.txt (of --xla_dump_to)"
+    )

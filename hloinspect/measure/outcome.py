@@ -1,0 +1,51 @@
+"""What one file of a trace, here or behind a URL, comes to: figures, or a line that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hloinspect.errors import HloInspectError, InputError
+from hloinspect.inputs.classify import is_url
+from hloinspect.inputs.remote import copied
+from hloinspect.measure.file import measure_file, measure_space
+from hloinspect.measure.measured import MeasuredFile
+from hloinspect.profiles.open import open_trace
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A file that could not be measured. ``reason`` is one line that names it."""
+
+    path: str
+    reason: str
+
+
+Outcome = MeasuredFile | Unread
+Say = Callable[[str], None]
+
+
+def measure_source(path: str, on_progress: Say | None = None) -> MeasuredFile:
+    """What a trace comes to that is a file here, or a URL: a copy is read then, and removed. Raises InputError."""
+    if not is_url(path):
+        return measure_file(path, on_progress=on_progress)
+    here = Path()
+    try:
+        with copied(path) as here:
+            space = open_trace(here)
+        return measure_space(replace(space, path=path), on_progress)
+    except InputError as error:
+        raise InputError(str(error).replace(str(here), path) if here.name else str(error)) from None
+
+
+def outcome_of(path: str) -> Outcome:
+    """The same, with failure as a result. This is what runs in another process, so it raises nothing."""
+    try:
+        return measure_source(path)
+    except HloInspectError as error:
+        return Unread(path, str(error))
+    except MemoryError:
+        return Unread(path, f"{path}: does not fit into memory")
+    except Exception as error:  # of one file: the others are still worth their answer
+        return Unread(path, f"{path}: internal error: {type(error).__name__}: {' '.join(str(error).split())}")

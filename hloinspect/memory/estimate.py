@@ -1,0 +1,311 @@
+"""How much memory a step needs, what fills it at its fullest moment, and what sending tensors to the host frees.
+
+XLA's own figures are taken where they are at hand (``hloinspect compile``, a dump); everything else follows from the
+live ranges of the schedule (`liveness`, `assign`), and is called estimated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from hloinspect.hlo.model import Instruction
+from hloinspect.hlo.shape import HOST_MEMORY_SPACE
+from hloinspect.memory.assign import SpaceUse, assign, spaces_of
+from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
+from hloinspect.memory.values import Buffer
+from hloinspect.offload.buffers import Node
+from hloinspect.offload.source import Source, source_of
+from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.timeline.timeline import Timeline
+
+ARTIFACTS = "artifacts"
+ESTIMATED = "estimated"
+MAX_VALUES = 12
+"""Values at the peak that are named; the smaller ones are only counted."""
+
+_BACKWARD = "transpose(jvp"
+_FORWARD = "jvp("
+_PRODUCTS = ("dot_general", "conv_general_dilated")
+_WORK = frozenset({"fusion", "dot", "convolution", "custom-call"})
+_MS = 1e9  # picoseconds
+
+Clock = Callable[[int], float | None]
+"""Milliseconds of the step at a time of the flat schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveValue:
+    """A buffer at the peak: what made it, its array, and whether it is an argument, a result or a temporary."""
+
+    name: str
+    computation: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    kind: str
+    source: Source | None
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which device memory is fullest: the instruction that runs, the bytes then, and the largest values.
+
+    ``bytes`` are arguments, results and the temporaries of that moment, without gaps between them; ``others`` says how
+    many values are not in ``values`` and ``other_bytes`` what they take.
+    """
+
+    instruction: str
+    computation: str
+    bytes: int
+    values: tuple[LiveValue, ...]
+    others: int
+    other_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What one copy to the host frees, and when: its source's buffer lives from ``made`` to ``freed`` (instructions).
+
+    ``late``: the copy comes back later in the step, and starts only when the backward pass has begun: then nothing is
+    saved while the forward pass fills the memory. ``before_backward``: whether the buffer is free before the backward
+    pass begins (None where the tensor does not come back in the step). ``held_ms`` is how long the buffer is held each
+    time, and ``held_bytes_ms`` that times its bytes and the runs of a step; both are None without a timeline.
+    """
+
+    transfer: int
+    bytes: int
+    made: str
+    freed: str
+    freed_computation: str
+    late: bool
+    before_backward: bool | None
+    held_ms: float | None
+    held_bytes_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a step. ``device`` and ``host`` are the estimate by memory; ``releases`` are by transfer id.
+
+    ``backward`` names the instruction with which the backward pass begins, as far as transfers are concerned; None
+    where nothing that is sent to the host comes back later. ``live`` is what all of it follows from.
+    """
+
+    device: SpaceUse
+    host: SpaceUse
+    peak: Peak | None
+    backward: str | None
+    releases: dict[int, Release]
+    live: Liveness = field(repr=False, compare=False)
+
+    @property
+    def late(self) -> tuple[int, ...]:
+        """Ids of the transfers that start late."""
+        return tuple(release.transfer for release in self.releases.values() if release.late)
+
+
+def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | None:
+    """The memory of a scheduled module, estimated from its live ranges; None for one that is not scheduled.
+
+    With a timeline of the step, the times for which sources of transfers are held are given too. Raises HloParseError
+    where the module cannot be followed.
+    """
+    module = offload.program.module
+    if not module.is_scheduled:
+        return None
+    live = liveness(module)
+    device = assign(live, device_spaces(live))
+    host = assign(live, [HOST_MEMORY_SPACE])
+    back = comes_back(live, offload)
+    backward = backward_begin(live, back)
+    clock = clock_of(live, timeline) if timeline is not None else None
+    releases = {}
+    for transfer in offload.transfers:
+        if transfer.direction == D2H and (release := _release(live, transfer, back, backward, clock)):
+            releases[transfer.id] = release
+    name = None if backward is None else live.instruction_at(backward).name
+    return Memory(device, host, _peak(live, device), name, releases, live)
+
+
+def device_spaces(live: Liveness) -> tuple[int, ...]:
+    """The memory spaces of device memory: all but the host's; of a TPU only HBM, its others are on the chip."""
+    spaces = spaces_of(live)
+    if live.module.platform == "tpu":
+        return tuple(space for space in spaces if space == 0)
+    return tuple(space for space in spaces if space != HOST_MEMORY_SPACE)
+
+
+# the peak
+
+
+def _peak(live: Liveness, device: SpaceUse) -> Peak | None:
+    spaces = set(device_spaces(live))
+    standing = [
+        buffer
+        for buffer in live.buffers
+        if buffer.memory_space in spaces and (buffer.parameter >= 0 or buffer.is_result)
+    ]
+    when = device.peak_time
+    there = [buffer for buffer in device.temporaries if _lives_at(buffer, when)]
+    held = sorted(standing + there, key=lambda buffer: -buffer.bytes)
+    if not held or not live.order:
+        return None
+    at = live.instruction_at(when)
+    rest = held[MAX_VALUES:]
+    return Peak(
+        instruction=at.name,
+        computation=at.computation,
+        bytes=sum(buffer.bytes for buffer in held),
+        values=tuple(_live_value(buffer) for buffer in held[:MAX_VALUES]),
+        others=len(rest),
+        other_bytes=sum(buffer.bytes for buffer in rest),
+    )
+
+
+def _lives_at(buffer: Buffer, time: int) -> bool:
+    return any(first <= time <= last for first, last in buffer.spans)
+
+
+def _live_value(buffer: Buffer) -> LiveValue:
+    maker, shape = buffer.origin.instruction, buffer.origin.shape
+    kind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
+    named = maker.metadata.op_name if kind == "argument" else ""
+    place = "".join(f"{{{index}}}" for index in buffer.origin.path)
+    return LiveValue(
+        name=named or maker.name + place,
+        computation=maker.computation,
+        dtype=shape.dtype,
+        shape=shape.dims,
+        bytes=buffer.bytes,
+        kind=kind,
+        source=source_of(maker.metadata),
+    )
+
+
+# copies to the host
+
+
+def comes_back(live: Liveness, offload: Offload) -> dict[int, int]:
+    """For each copy to the host that is brought back later in the flat schedule: when the first copy back starts."""
+    starts = {t.id: live.time_of(t.computation, t.start_index) for t in offload.transfers}
+    copies: dict[Node, list[int]] = {}
+    for transfer in offload.transfers:
+        start = starts[transfer.id]
+        if transfer.direction == H2D and transfer.buffer is not None and start is not None:
+            copies.setdefault(transfer.buffer, []).append(start)
+    found: dict[int, int] = {}
+    for transfer in offload.transfers:
+        sent = starts[transfer.id]
+        if transfer.direction != D2H or transfer.buffer is None or sent is None:
+            continue
+        later = [back for back in copies.get(transfer.buffer, ()) if back > sent]
+        if later:
+            found[transfer.id] = min(later)
+    return found
+
+
+def backward_begin(live: Liveness, back: Mapping[int, int]) -> int | None:
+    """When the backward pass begins, as a time of the flat schedule; None where no copy to the host comes back later.
+
+    ``back`` is what `comes_back` says. It has begun with the first copy back of what was sent before. Work in front of
+    that copy belongs to it as far as JAX names it ``transpose(jvp...)``: going back from the copy, up to the first
+    matrix product or library call that JAX names as forward. (Cheap forward kernels, slices of weights for instance,
+    may be scheduled far behind their place, and zeros for gradients far in front of theirs.)
+    """
+    if not back:
+        return None
+    first = begin = min(back.values())
+    for time in range(first - 1, -1, -1):
+        instruction = live.instruction_at(time)
+        if instruction.opcode not in _WORK:
+            continue
+        name = instruction.metadata.op_name
+        if _BACKWARD in name:
+            begin = time
+        elif _FORWARD in name and (instruction.opcode != "fusion" or name.endswith(_PRODUCTS)):
+            break
+    return begin
+
+
+def _release(
+    live: Liveness, transfer: Transfer, back: Mapping[int, int], backward: int | None, clock: Clock | None
+) -> Release | None:
+    start = live.time_of(transfer.computation, transfer.start_index)
+    if start is None:
+        return None
+    instruction = live.instruction_at(start)
+    returns = transfer.id in back
+    late = returns and backward is not None and start >= backward
+    leaf = _sent(live, instruction, transfer)
+    if leaf is None:  # a kernel that computes what it sends: there is nothing on the device to be freed
+        before = None if backward is None or not returns else not late
+        return Release(transfer.id, 0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
+    last = live.instruction_at(leaf.last)
+    size = leaf.buffer.bytes
+    held = _held_ms(clock, leaf.first, leaf.last) if clock is not None else None
+    return Release(
+        transfer=transfer.id,
+        bytes=size,
+        made=live.instruction_at(leaf.first).name,
+        freed=last.name,
+        freed_computation=last.computation,
+        late=late,
+        before_backward=None if backward is None or not returns else leaf.last < backward,
+        held_ms=held,
+        held_bytes_ms=None if held is None else held * size * transfer.executions,
+    )
+
+
+def _sent(live: Liveness, start: Instruction, transfer: Transfer) -> LiveLeaf | None:
+    """The array on the device that a copy to the host reads: an operand's, of the size that is sent if one has it."""
+    found: LiveLeaf | None = None
+    for operand in start.operands:
+        for leaf in live.values_of(start.computation, operand):
+            size = leaf.shape.size_bytes
+            if leaf.shape.on_host or size < transfer.bytes:
+                continue
+            if size == transfer.bytes:
+                return leaf
+            if found is None or size > found.shape.size_bytes:
+                found = leaf
+    return found
+
+
+# time
+
+
+def clock_of(live: Liveness, timeline: Timeline) -> Clock:
+    """Reads the time of the step at a place in the schedule off a timeline whose intervals bear instructions' names.
+
+    Between two named intervals time goes with the number of instructions: kernels are recorded as runs, so the answer
+    is as coarse as those. Of a loop it is the first recorded turn.
+    """
+    names = {live.instruction_at(time).name: time for time in range(len(live.order))}
+    marks: dict[int, tuple[float, float]] = {}
+    for segment in timeline.segments:
+        for interval in segment.intervals:
+            time = names.get(interval.name) if interval.name else None
+            if time is not None and time not in marks:
+                marks[time] = (interval.start_ps, interval.end_ps)
+    times = sorted(marks)
+    end_ps = max((segment.end_ps for segment in timeline.segments), default=0)
+
+    def clock(time: int) -> float | None:
+        if not times:
+            return None
+        place = bisect_right(times, time) - 1
+        if place < 0:
+            return 0.0
+        begin, end = marks[times[place]]
+        following = times[place + 1] if place + 1 < len(times) else len(live.order)
+        share = (time - times[place]) / max(1, following - times[place])
+        return min(begin + share * (end - begin), end_ps) / _MS
+
+    return clock
+
+
+def _held_ms(clock: Clock, made: int, freed: int) -> float | None:
+    first, last = clock(made), clock(freed)
+    return None if first is None or last is None else max(0.0, last - first)

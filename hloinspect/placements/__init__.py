@@ -1,0 +1,1 @@
+"""What a program requests of host memory, and what the compiled module does of it."""

@@ -1,0 +1,423 @@
+"""What a program asked of host memory against what its optimized module does.
+
+Each placement, each argument or result wanted in host memory, each policy's name and each computation meant for the
+host is followed to what became of it; and each transfer that nothing asked for is named. Transfers are tied to
+placements by the host buffer (an argument, a result, what a copy brings back), by the line that computes the value,
+and by its shape: checkpoint names and placements themselves are not in an optimized module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from hloinspect.hlo.model import Instruction
+from hloinspect.offload.buffers import HostBuffers, Node
+from hloinspect.offload.events import HOST_COMPUTE as HOST_COMPUTE_EVENT
+from hloinspect.offload.names import _likeness as likeness
+from hloinspect.offload.names import _trimmed as trimmed
+from hloinspect.offload.source import Source
+from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.placements.assign_asks import assign
+from hloinspect.placements.flow import POLICY, Ask, Outer, Place, Wishes
+
+# What becomes of what was asked.
+KEPT = "kept"
+SYNCHRONOUS = "synchronous"
+KERNEL = "kernel"
+MERGED = "merged"
+HOST_COMPUTE = "host compute"
+DROPPED = "dropped"
+UNUSED = "unused"
+UNMATCHED = "never matched"
+LOST = (DROPPED, UNMATCHED)
+"""The outcomes with which something that was asked for is not there. (What became host compute is there, elsewhere.)"""
+
+# Why something was dropped.
+FOLDED = "folded"
+DEAD = "dead"
+IS_CONSTANT = "constant"
+LOWERING = "lowering"
+MEMORY_KIND = "memory kind"
+NOT_BORNE = "not borne"
+NOT_NEEDED = "not needed"
+NO_TRANSFER = "no transfer"
+
+# Kinds of entries.
+VALUE, ARGUMENT, RESULT, COMPUTE, NAME = "value", "argument", "result", "compute", "name"
+
+_SAME_BUFFER, _SAME_PLACE, _SAME_LINE, _ASKING_LINE, _SHAPE = 50, 40, 30, 20, 10
+_EXACT = 2  # a tie between equal shapes is stronger than one to a part
+_AS_OFTEN = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyName:
+    """A name that a policy offloads, and the line that makes the policy."""
+
+    name: str
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Asks that are alike and of which the same became. ``count`` is how many, ``runs`` how often they ask in a step
+    together; ``transfers`` are the ids of those that answer. ``cause`` is one of the words above, "" where nothing is
+    lost; ``pass_name`` the compiler pass that dropped it, where a ledger tells."""
+
+    kind: str
+    direction: str
+    by: str
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    count: int
+    runs: int
+    outcome: str
+    cause: str
+    near: str
+    transfers: tuple[int, ...]
+    place: Place | None
+    pass_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """``entries`` in the order of the program; ``unexplained`` are ids of transfers, and ``unexplained_host`` names of
+    instructions that compute in host memory or on the host, that nothing asked for. ``names`` are checkpoint names of
+    transfers that are tied to their ask by more than a shape, and to no other."""
+
+    entries: tuple[Entry, ...]
+    unexplained: tuple[int, ...]
+    unexplained_host: tuple[str, ...]
+    names: Mapping[int, str]
+
+    @property
+    def lost(self) -> tuple[Entry, ...]:
+        """The entries that are not there."""
+        return tuple(entry for entry in self.entries if entry.outcome in LOST)
+
+
+def audit(
+    offload: Offload,
+    wishes: Wishes,
+    lowered: Wishes | None = None,
+    policies: Sequence[PolicyName] = (),
+    dropped_by: Mapping[str, str] | None = None,
+) -> Audit:
+    """Holds ``wishes`` against a module. ``lowered`` are those of the StableHLO, where ``wishes`` are of the jaxpr that
+    it was made from: what is in one and not in the other, JAX dropped. ``dropped_by`` names, for a direction, the pass
+    after which transfers of it are fewer."""
+    return _Join(offload, wishes, lowered, policies, dropped_by or {}).audit()
+
+
+class _Join:
+    def __init__(
+        self,
+        offload: Offload,
+        wishes: Wishes,
+        lowered: Wishes | None,
+        policies: Sequence[PolicyName],
+        dropped_by: Mapping[str, str],
+    ) -> None:
+        self._offload, self._wishes, self._policies, self._dropped_by = offload, wishes, policies, dropped_by
+        self._asks = wishes.asks
+        self._missing = _dropped_in_lowering(wishes, lowered) if lowered is not None and not lowered.gap else set()
+        module = offload.program.module
+        buffers = HostBuffers(offload.program)
+        entry = module.entry
+        self._arguments = {
+            parameter.parameter_number: buffers.value(entry.name, parameter.name, path)
+            for parameter in entry.parameters
+            for path, leaf in parameter.shape.leaves
+            if leaf.on_host
+        }
+        self._results = {
+            (path[0] if path else 0): buffers.value(entry.name, entry.root.name, path)
+            for path, leaf in entry.root.shape.leaves
+            if leaf.on_host
+        }
+        self._names = {parameter.parameter_number: _name_of(parameter) for parameter in entry.parameters}
+        self._transfers: dict[int, tuple[int, ...]] = {}  # ids by ask
+        self._brought_back_apart = {ask.of for ask in self._asks if ask.of is not None and ask.apart}
+
+    def audit(self) -> Audit:
+        for direction in (D2H, H2D):  # what brings a value back is known by what sent it
+            self._match(direction)
+        entries = [*self._values(), *self._outers(), *self._computes(), *self._unmatched_names()]
+        explained = {number for entry in entries for number in entry.transfers}
+        unexplained = tuple(t.id for t in self._offload.transfers if t.id not in explained)
+        return Audit(tuple(entries), unexplained, tuple(self._unexplained_host()), self._checkpoint_names())
+
+    def _checkpoint_names(self) -> dict[int, str]:
+        names: dict[int, set[str]] = {}
+        by_id = {transfer.id: transfer for transfer in self._offload.transfers}
+        for number, ask in enumerate(self._asks):
+            for identity in self._transfers[number]:
+                sure = self._tie(ask, by_id[identity]) >= _SAME_LINE
+                names.setdefault(identity, set()).add(ask.name if sure and ask.by == POLICY else "")
+        return {identity: name for identity, (name, *more) in names.items() if name and not more}
+
+    # ---- ties
+
+    def _match(self, direction: str) -> None:
+        numbers = [number for number, ask in enumerate(self._asks) if ask.direction == direction]
+        numbers.sort(key=self._likelihood)
+        transfers = [transfer for transfer in self._offload.transfers if transfer.direction == direction]
+        known: dict[object, dict[int, int]] = {}
+        ties = []
+        for number in numbers:
+            ask = self._asks[number]
+            # of many layers most are alike in all that a tie looks at
+            key = (ask.dtype, ask.shape, ask.runs, ask.of, ask.argument, ask.result, ask.made, ask.place)
+            if key not in known:
+                known[key] = {
+                    place: tie for place, transfer in enumerate(transfers) if (tie := self._tie(ask, transfer))
+                }
+            ties.append(known[key])
+        found = assign(ties, [self._asks[n].runs for n in numbers], [t.executions for t in transfers])
+        alike: dict[frozenset[tuple[int, int]], list[int]] = {}
+        for number, own, places in zip(numbers, ties, found, strict=True):
+            self._transfers[number] = tuple(transfers[place].id for place in places)
+            if places:
+                alike.setdefault(frozenset(own.items()), []).append(number)
+        for members in alike.values():
+            # values of one line and shape with names of their own: nothing in the module tells which is which
+            if len({self._asks[number].name for number in members}) > 1:
+                shared = {identity for number in members for identity in self._transfers[number]}
+                self._transfers.update(dict.fromkeys(members, tuple(sorted(shared))))
+
+    def _likelihood(self, number: int) -> tuple[bool, bool, bool, int]:
+        """Sorts asks that are alike: transfers are those of the asks that XLA has the least reason to drop."""
+        ask = self._asks[number]
+        apart = ask.apart if ask.of is not None else number in self._brought_back_apart
+        return (not ask.live, ask.constant, not apart, number)
+
+    def _tie(self, ask: Ask, transfer: Transfer) -> int:
+        """How strongly a transfer is tied to an ask; 0 where it cannot answer it."""
+        if ask.dtype and ask.dtype != transfer.tensor.dtype:
+            return 0
+        fits, same = _fit(transfer.tensor.shape, ask.shape)
+        level = self._level(ask, transfer, fits)
+        return level and level + _EXACT * same + _AS_OFTEN * (transfer.executions == ask.runs)
+
+    def _level(self, ask: Ask, transfer: Transfer, fits: bool) -> int:
+        if self._shares_buffer(ask, transfer):
+            return _SAME_BUFFER
+        if not fits:
+            return 0
+        if ask.direction == D2H and ask.argument is not None and transfer.tensor.name:
+            return _SAME_PLACE if transfer.tensor.name == self._names.get(ask.argument) else 0
+        if _same_line(transfer.source, ask.made):
+            same = transfer.source is not None and ask.made is not None and transfer.source.column == ask.made.column
+            return _SAME_PLACE if same else _SAME_LINE
+        return _ASKING_LINE if _same_line(transfer.source, ask.place) else _SHAPE
+
+    def _shares_buffer(self, ask: Ask, transfer: Transfer) -> bool:
+        """Whether both are of one buffer in host memory: what was sent and comes back, an argument, or a result."""
+        if ask.direction == H2D and ask.of is not None and not ask.computed:
+            sent = set(self._transfers[ask.of])
+            if transfer.partners_cut:
+                return any(t.buffer == transfer.buffer for t in self._offload.transfers if t.id in sent)
+            return not sent.isdisjoint(transfer.partners)
+        if transfer.buffer is None:
+            return False
+        buffer: Node | None = None
+        if ask.direction == H2D and ask.argument is not None:
+            buffer = self._arguments.get(ask.argument)
+        elif ask.direction == D2H and ask.result is not None:
+            buffer = self._results.get(ask.result)
+        return buffer is not None and buffer == transfer.buffer
+
+    # ---- what became of each
+
+    def _values(self) -> list[Entry]:
+        groups: dict[tuple[object, ...], list[tuple[int, Entry]]] = {}
+        for number, ask in enumerate(self._asks):
+            entry = self._entry(number, ask)
+            line = entry.place and (entry.place.file, entry.place.line)
+            key = (entry.direction, entry.by, entry.name, entry.dtype, entry.shape, line, entry.outcome, entry.cause)
+            groups.setdefault(key, []).append((number, entry))
+        found = []
+        for members in groups.values():
+            first = members[0][1]
+            transfers = sorted({t for _, entry in members for t in entry.transfers})
+            runs = sum(entry.runs for _, entry in members)
+            found.append(replace(first, count=len(members), runs=runs, transfers=tuple(transfers)))
+        return found
+
+    def _entry(self, number: int, ask: Ask) -> Entry:
+        transfers = self._transfers[number]
+        outcome, cause = self._outcome(number, ask)
+        if outcome == MERGED:
+            transfers = self._transfers[self._twin(number, ask) or 0]
+        return Entry(
+            kind=VALUE,
+            direction=ask.direction,
+            by=ask.by,
+            name=ask.name or self._names.get(-1 if ask.argument is None else ask.argument, ""),
+            dtype=ask.dtype,
+            shape=ask.shape,
+            count=1,
+            runs=ask.runs,
+            outcome=outcome,
+            cause=cause,
+            near="",
+            transfers=transfers,
+            place=ask.place or ask.made,
+            pass_name=self._dropped_by.get(ask.direction, "") if outcome == DROPPED and cause != LOWERING else "",
+        )
+
+    def _outcome(self, number: int, ask: Ask) -> tuple[str, str]:
+        by_id = {transfer.id: transfer for transfer in self._offload.transfers}
+        found = [by_id[identity] for identity in self._transfers[number]]
+        if any(transfer.mechanism == "kernel" for transfer in found):
+            return KERNEL, ""
+        if found:
+            return (KEPT if all(transfer.asynchronous for transfer in found) else SYNCHRONOUS), ""
+        if self._twin(number, ask) is not None:
+            return MERGED, ""
+        if self._works_on_host(number, ask):
+            return HOST_COMPUTE, ""
+        return DROPPED, self._cause(number, ask)
+
+    def _twin(self, number: int, ask: Ask) -> int | None:
+        """Another ask for the same value in the same direction that has transfers."""
+        for other, twin in enumerate(self._asks):
+            if other == number or twin.direction != ask.direction or not self._transfers[other]:
+                continue
+            if twin.value == ask.value or (ask.of is not None and twin.of == ask.of):
+                return other
+        return None
+
+    def _works_on_host(self, number: int, ask: Ask) -> bool:
+        """Whether the module works on the value in host memory instead: there is work there, and nothing says that the
+        value has no part in it."""
+        if not self._offload.host_copies and not any(e.kind == HOST_COMPUTE_EVENT for e in self._offload.host_events):
+            return False
+        if ask.direction == H2D:
+            return ask.computed
+        return ask.live and not any(other.of == number and not other.computed for other in self._asks)
+
+    def _cause(self, number: int, ask: Ask) -> str:
+        if not ask.live:
+            return DEAD
+        if number in self._missing:
+            return LOWERING
+        if ask.constant:
+            return IS_CONSTANT
+        if ask.direction == H2D:
+            if ask.argument is not None and ask.of is None and ask.argument not in self._arguments:
+                return MEMORY_KIND
+            sent = ask.of is not None and not self._transfers[ask.of]
+            return FOLDED if sent and not ask.apart else NO_TRANSFER
+        back = [other for other in self._asks if other.of == number]
+        if ask.result is not None and ask.result not in self._results:
+            return MEMORY_KIND
+        if back and not any(other.apart for other in back):
+            return FOLDED
+        return NO_TRANSFER if back or ask.result is not None else NOT_NEEDED
+
+    # ---- arguments, results, computations and names
+
+    def _outers(self) -> Iterator[Entry]:
+        explained = {number for numbers in self._transfers.values() for number in numbers}
+        for outer in self._wishes.outers:
+            held = self._arguments if outer.kind == ARGUMENT else self._results
+            buffer = held.get(outer.number)
+            own = () if buffer is None else [t for t in self._offload.transfers if t.buffer == buffer]
+            # a transfer that a placement asked for is that one's; the others only this can have asked for
+            transfers = tuple(transfer.id for transfer in own if transfer.id not in explained)
+            outcome, cause = (KEPT, "") if buffer is not None else self._lost_outer(outer)
+            yield self._outer(outer, outcome, cause, transfers)
+
+    def _lost_outer(self, outer: Outer) -> tuple[str, str]:
+        return (UNUSED, DEAD) if outer.kind == ARGUMENT and outer.number < 0 else (DROPPED, MEMORY_KIND)
+
+    def _outer(self, outer: Outer, outcome: str, cause: str, transfers: tuple[int, ...]) -> Entry:
+        return Entry(
+            outer.kind, "", "sharding", outer.name, outer.dtype, outer.shape, 1, 1, outcome, cause, "", transfers, None
+        )
+
+    def _computes(self) -> Iterator[Entry]:
+        events = [event for event in self._offload.host_events if event.kind == HOST_COMPUTE_EVENT]
+        for place in self._wishes.computes:
+            outcome, cause = (KEPT, "") if events else (DROPPED, NO_TRANSFER)
+            if not events and any(copy.mechanism == "kernel" for copy in self._offload.host_copies):
+                outcome, cause = KERNEL, ""
+            yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, outcome, cause, "", (), place)
+
+    def _unmatched_names(self) -> Iterator[Entry]:
+        """Names of policies that no offloaded value bears."""
+        offloaded = {ask.name for ask in self._asks if ask.direction == D2H}
+        seen: set[str] = set()
+        for policy in self._policies:
+            if policy.name in offloaded or policy.name in seen:
+                continue
+            seen.add(policy.name)
+            borne = policy.name in self._wishes.names
+            near = "" if borne else _nearest(policy.name, self._wishes.names)
+            place = self._wishes.names.get(policy.name) if borne else policy.place
+            yield Entry(
+                NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, NOT_NEEDED if borne else NOT_BORNE, near, (),
+                place,
+            )  # fmt: skip
+
+    def _unexplained_host(self) -> Iterator[str]:
+        """Work in host memory or on the host where nothing was asked for that could lead to it."""
+        asked = bool(self._wishes.outers or self._wishes.computes) or any(a.direction == D2H for a in self._asks)
+        if asked:
+            return
+        for copy in self._offload.host_copies:
+            yield copy.instruction
+        for event in self._offload.host_events:
+            if event.kind == HOST_COMPUTE_EVENT:
+                yield event.instruction
+
+
+@lru_cache(maxsize=4096)  # of many layers' values most have one of a few shapes
+def _fit(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[bool, bool]:
+    """Whether a transfer's array can be one device's part of a value, and whether both are of one shape but for
+    dimensions of one."""
+    one, other = trimmed(shape), trimmed(whole)
+    return likeness(one, other) >= 0, one == other
+
+
+def _name_of(parameter: Instruction) -> str:
+    return parameter.metadata.op_name or parameter.name
+
+
+def _same_line(source: Source | None, place: Place | None) -> bool:
+    """Whether both are of one line. Of a file only the name counts: a module that was compiled elsewhere has other
+    folders in front."""
+    if source is None or place is None or source.line != place.line:
+        return False
+    return source.file == place.file or os.path.basename(source.file) == os.path.basename(place.file)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
+
+
+def _dropped_in_lowering(wishes: Wishes, lowered: Wishes) -> set[int]:
+    """The asks of a jaxpr that have no equal in the StableHLO made from it: of those alike, as many as are missing, the
+    last ones first. What nothing needs may be missing without harm and is not looked for."""
+    there: dict[tuple[object, ...], int] = {}
+    for ask in lowered.asks:
+        there[_likes(ask)] = there.get(_likes(ask), 0) + 1
+    missing = set()
+    for number, ask in enumerate(wishes.asks):
+        key = _likes(ask)
+        if there.get(key, 0) > 0:
+            there[key] -= 1
+        elif ask.live:
+            missing.add(number)
+    return missing
+
+
+def _likes(ask: Ask) -> tuple[object, ...]:
+    return (ask.direction, ask.dtype, ask.shape)

@@ -1,0 +1,1 @@
+"""Readers of profiles into one model of events, and what writes profiles."""

@@ -1,0 +1,19 @@
+"""Opens a profile of whatever format, as one model of events."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hloinspect.profiles.xplane import XSpace, open_xspace
+
+
+def open_trace(path: str | Path) -> XSpace:
+    """Return the trace in a file: an XSpace, or a Chrome trace where the name ends in ``.json`` or ``.json.gz``.
+
+    Raises InputError.
+    """
+    if str(path).endswith((".json", ".json.gz")):
+        from hloinspect.profiles.chrome import open_chrome_trace
+
+        return open_chrome_trace(path)
+    return open_xspace(path)

@@ -1,0 +1,49 @@
+"""The compiled modules that a trace carries: ``/host:metadata`` has the optimized, scheduled HloProto of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from hloinspect.profiles.xplane.space import EventMetadata, XSpace
+from hloinspect.profiles.xplane.wire import signed
+
+PLANE = "/host:metadata"
+HLO_PROTO = "Hlo Proto"
+HLO_TEXT = "Hlo Text"
+"""What `hloinspect --format xplane` embeds instead of a module that was read from text: gzipped HLO text."""
+
+PREDICTION_HOST = "hloinspect-prediction"
+"""The host of profiles that `hloinspect --format xplane` writes: nothing in them was measured."""
+
+PROGRAM_ID = "program_id"
+_NUMBERED = re.compile(r"\((\d{1,20})\)$")
+
+
+def embedded_modules(space: XSpace) -> Mapping[int, bytes]:
+    """Serialized HloProtos by program id, a signed 64-bit number (as in the column ``program_id`` of events);
+    or gzipped HLO text (``HLO_TEXT``): ``load_module_bytes`` reads both.
+
+    Two layouts: since JAX 0.9 ``program_id`` is a statistic beside the proto; before, the name ends in it
+    (``jit_f(12190760917235803885)``: unsigned). The table's own key is a running number in one and tells nothing.
+    Entries without a proto (symbol maps of a TPU) and without an id are passed over.
+    """
+    found: dict[int, bytes] = {}
+    for plane in space.planes:
+        if plane.name != PLANE:
+            continue
+        for kind in plane.events.values():
+            proto = kind.stats.get(HLO_PROTO) or kind.stats.get(HLO_TEXT)
+            number = program_id_of(kind)
+            if isinstance(proto, bytes) and number is not None:
+                found[number] = proto
+    return found
+
+
+def program_id_of(kind: EventMetadata) -> int | None:
+    """The program id of an entry of ``/host:metadata`` or of a kind of event; None where it has none."""
+    stated = kind.stats.get(PROGRAM_ID)
+    if isinstance(stated, int):
+        return signed(stated)
+    numbered = _NUMBERED.search(kind.name)
+    return signed(int(numbered[1])) if numbered else None

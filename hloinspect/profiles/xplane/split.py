@@ -1,0 +1,193 @@
+"""Finds where the events of a line lie.
+
+Each event says how long it is, so each is found from the one before: a walk that Python does slowly. Many stretches
+of a line are walked at once with numpy instead, each from a place that is guessed: the statistics of an event have the
+same tag as the events of a line, so a walk that begins anywhere among them soon is at an event's begin. A guess that no
+walk from the line's true begin arrives at is not used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hloinspect.profiles.xplane.space import Flags, Ints
+from hloinspect.profiles.xplane.varints import Bytes, Quads, quads_of, read_varints, words_of
+from hloinspect.profiles.xplane.wire import BytesLike, WireError, fields, varint
+
+EVENT_TAG = 0x22  # XLine.events and XEvent.stats: field 4 with a length
+LANE_BYTES = (1 << 13) + 3 * 64
+"""No power of two: the places that are looked at together would lie in few sets of a cache."""
+
+MIN_LANES = 16
+_WARM_UP = 8
+_FEW = 24
+"""So few walks are cheaper one event at a time."""
+
+_WINDOW = 1 << 8
+_METADATA_ID, _OFFSET_PS = 0x08, 0x10
+_FAR = 1 << 40
+_HEAD = np.dtype([("tag", "u1"), ("length", "<u2"), ("rest", "u1")])
+
+
+def _lengths() -> Ints:
+    table = np.full((256, 256), _FAR)  # by the second byte and the first
+    low = np.arange(128)
+    table[:, :128] = 2 + low
+    table[:128, 128:] = 3 + low + (low[:, None] << 7)
+    return table.ravel()
+
+
+_AFTER = _lengths()
+"""How far behind an event's tag the next one is, by the two bytes behind that; _FAR for a length of more bytes."""
+
+_LINE_HEAD = (1, 2, 3)  # id, name, timestamp_ns
+
+
+def split(data: BytesLike, end: int, is_last: bool) -> tuple[Ints, int]:
+    """Where each whole event's tag stands in the first ``end`` bytes of a stretch of a line, and how far these and
+    other fields go.
+
+    The data go on for ten bytes more. A last field that is cut off is left, unless ``is_last``. Raises WireError.
+    """
+    lanes = _walk(data, end) if end >= MIN_LANES * LANE_BYTES else _NO_LANES
+    parts: list[Ints] = []
+    single: list[int] = []
+    position = 0
+    while position < end:
+        lane = lanes.number.get(position)
+        if lane is not None and lanes.counts[lane]:
+            if single:
+                parts.append(np.array(single, np.int64))
+                single = []
+            last = int(lanes.broken[np.searchsorted(lanes.broken, lane)])
+            places = lanes.places[lane : last + 1]
+            parts.append(places[np.arange(places.shape[1]) < lanes.counts[lane : last + 1, None]])
+            position = int(lanes.ends[last])
+            continue
+        try:
+            is_event, behind = _next(data, position, end)
+        except WireError:
+            if is_last:
+                raise
+            break
+        if is_event:
+            single.append(position)
+        position = behind
+    parts.append(np.array(single, np.int64))
+    return np.concatenate(parts), position
+
+
+def contents(data: BytesLike, tags: Ints) -> tuple[Ints, Ints]:
+    """Where the contents of the events with these tags begin and end. The data go on for ten bytes behind a tag."""
+    _, length = _heads(quads_of(data), tags)
+    begin = tags + 2
+    begin += length & np.uint16(128) > 0
+    end = _AFTER.take(length)
+    longer = np.flatnonzero(end == _FAR)
+    end += tags
+    if longer.size:
+        size, begin[longer] = read_varints(np.frombuffer(data, np.uint8), words_of(data), tags[longer] + 1)
+        end[longer] = begin[longer] + size
+    return begin, end
+
+
+def _next(data: BytesLike, position: int, end: int) -> tuple[bool, int]:
+    """Whether the field at ``position`` is an event, and the index behind it."""
+    if data[position] == EVENT_TAG:
+        length, behind = varint(data, position + 1, end)
+        if length > end - behind:
+            raise WireError("it is cut off")
+        return True, behind + length
+    number, _, _, _, behind = next(fields(data, position, end))
+    if number in _LINE_HEAD:
+        raise WireError("a line of it names itself behind its events")
+    return False, behind
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """Walks in the order of their begins: for each its events (a row of ``places``), how many they are, and where the
+    next one would be. ``number`` is by begin; ``broken`` are those that do not end where the next one begins."""
+
+    number: dict[int, int]
+    places: Ints
+    counts: Ints
+    ends: Ints
+    broken: Ints
+
+
+_NONE = np.zeros(0, np.int64)
+_NO_LANES = _Lanes({}, np.zeros((0, 0), np.int64), _NONE, _NONE, _NONE)
+
+
+def _walk(data: BytesLike, end: int) -> _Lanes:
+    """Walks from many places to where the next walk began, or to what is no whole event of less than 16 KB."""
+    quads = quads_of(data)
+    starts = _starts(data, quads, end)
+    steps: list[Ints] = []
+    taken, ends = np.zeros(len(starts), np.int64), starts.copy()
+    live, position, stop = np.arange(len(starts)), starts, np.append(starts[1:], end)
+
+    def leave(gone: Flags, where: Ints) -> None:
+        ends[live[gone]], taken[live[gone]] = where[gone], len(steps)
+
+    while live.size >= _FEW:
+        good, behind = _step(quads, position)
+        more = behind < stop
+        if not (good & more).all():
+            good &= behind <= end
+            leave(~good, position)
+            more &= good
+            steps.append(_spread(position, live, len(starts)))
+            leave(good & ~more, behind)
+            live, behind, stop = live[more], behind[more], stop[more]
+        else:
+            steps.append(position if len(live) == len(starts) else _spread(position, live, len(starts)))
+        position = behind
+    ends[live], taken[live] = position, len(steps)
+    places = np.stack(steps, axis=1) if steps else np.zeros((len(starts), 0), np.int64)
+    number = {begin: lane for lane, begin in enumerate(starts.tolist())}
+    broken = np.append(np.flatnonzero(ends[:-1] != starts[1:]), len(starts) - 1)
+    return _Lanes(number, places, taken, ends, broken)
+
+
+def _spread(values: Ints, at: Ints, size: int) -> Ints:
+    found = np.zeros(size, np.int64)
+    found[at] = values
+    return found
+
+
+def _starts(data: BytesLike, quads: Quads, end: int) -> Ints:
+    """The true begin, and a guess every few thousand bytes: what looks most like an event, and then a few steps on."""
+    width, count = min(_WINDOW, LANE_BYTES), max(0, end // LANE_BYTES - 2)
+    bytes_at = [np.ndarray((count, width), np.uint8, data, LANE_BYTES + at, (LANE_BYTES, 1)) for at in range(8)]
+    is_tag = bytes_at[0] == EVENT_TAG
+    # an event is its length, metadata_id, offset_ps; a statistic has no field of the latter's tag
+    is_event = is_tag & ((bytes_at[2] == _METADATA_ID) | (bytes_at[3] == _METADATA_ID))
+    is_event &= np.any([bytes_at[at] == _OFFSET_PS for at in (4, 5, 6, 7)], axis=0)
+    guess = np.where(is_event.any(axis=1), is_event.argmax(axis=1), is_tag.argmax(axis=1))
+    position = LANE_BYTES * np.arange(1, count + 1) + guess
+    for _ in range(_WARM_UP):
+        good, behind = _step(quads, position)
+        position = behind[good]
+        position = position[position < end]
+    position = np.sort(np.append(position, 0))
+    found: Ints = position[np.append(True, position[1:] > position[:-1])]
+    return found
+
+
+def _step(quads: Quads, position: Ints) -> tuple[Flags, Ints]:
+    """Whether an event may be at each position, and the index behind it. Lengths of one and two bytes are read."""
+    tag, length = _heads(quads, position)
+    behind = _AFTER.take(length)
+    behind += position
+    return tag == EVENT_TAG, behind
+
+
+def _heads(quads: Quads, position: Ints) -> tuple[Bytes, NDArray[np.uint16]]:
+    """The byte at each position, and the two behind it as a number."""
+    head = quads[position].view(_HEAD)
+    return head["tag"], head["length"]

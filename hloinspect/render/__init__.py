@@ -1,0 +1,1 @@
+"""Results as text, pages, CI reports, traces and data."""

@@ -1,0 +1,1 @@
+"""Results for CI: JUnit, SARIF, GitHub, Markdown."""

@@ -1,0 +1,1 @@
+"""Results as lines for a terminal and a log."""

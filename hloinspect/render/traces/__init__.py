@@ -1,0 +1,1 @@
+"""Timelines as traces: Perfetto and XSpace."""

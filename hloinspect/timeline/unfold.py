@@ -1,0 +1,269 @@
+"""A folded timeline laid out turn by turn: what ran when in the step, as a person would see it.
+
+A predicted timeline holds a loop's steady turn once. Here the turns come one after the other in real time, and where
+that would be too much loops stay folded: of such a loop one turn is laid out, and counts ``times``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hloinspect.timeline.timeline import Fold, Interval, Mark, Timeline
+
+LIMIT = 200_000
+"""Stretches of a laid out step; of a step with more, loops stay folded, those first that save the most."""
+
+
+@dataclass(slots=True)
+class Stretch:
+    """An interval in the step's time. ``turns`` are the turns of the loops around it, the outermost first, from 1 on.
+
+    ``times`` is 1, or how often it happens for the loops around it that stay folded.
+    """
+
+    start_ps: int
+    end_ps: int
+    kind: str
+    stream: str
+    transfer: int
+    name: str
+    turns: tuple[int, ...]
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The turns ``first`` to ``last`` of a loop of ``of`` turns; they are more than one where the loop stays folded.
+
+    Of a folded loop only the first of these is laid out, up to ``shown_ps``; till ``end_ps`` the others would follow.
+    ``depth`` counts the loops around this one. ``times`` is as in ``Stretch``, for the loops around.
+    """
+
+    start_ps: int
+    shown_ps: int
+    end_ps: int
+    name: str
+    first: int
+    last: int
+    of: int
+    depth: int
+    times: int
+
+
+@dataclass(slots=True)
+class _Node:
+    """A fold, or the whole step; children are segments by their number, and nodes."""
+
+    turns: int = 1
+    fold: Fold | None = None
+    children: list[int | _Node] = field(default_factory=list)
+    is_open: bool = True
+
+    @property
+    def shown(self) -> int:
+        return self.turns if self.is_open else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What is around a segment, as its stretches say it."""
+
+    turns: tuple[int, ...] = ()
+    times: int = 1
+
+
+class Layout:
+    """A timeline laid out in real time, in at most ``limit`` stretches and turns as far as folding can do that.
+
+    Its iterators give their elements in order of their starts, and keep only what has not ended yet. Raises ValueError
+    if the timeline's folds overlap, or do not agree with how often its segments repeat. Of a transfer that runs twice
+    at the same time (copies of one direction that share the link) the parts may come out put together the other way.
+    """
+
+    def __init__(self, timeline: Timeline, limit: int = LIMIT) -> None:
+        self._segments = timeline.segments
+        self._root = _tree(timeline)
+        self._fold(limit)
+        self._lengths: dict[int, int] = {}
+        self.start_ps = timeline.segments[0].start_ps if timeline.segments else 0
+        self.end_ps = self.start_ps + self._length(self._root)
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether a loop stays folded."""
+        return any(not node.is_open for node in _nodes(self._root))
+
+    def stretches(self) -> Iterator[Stretch]:
+        """Every interval. What a segment's end had cut is whole again, except where it leaves or enters a loop that
+        stays folded. Their time by kind and transfer, ``times`` taken, is that of the timeline."""
+        pending: deque[Stretch] = deque()
+        going_on: dict[tuple[str, str, int, str], Stretch] = {}
+        for begin, number, place in self._walk(self._root, self.start_ps, _Place()):
+            segment = self._segments[number]
+            if segment.end_ps == segment.start_ps:
+                continue
+            shift, end = begin - segment.start_ps, begin + segment.end_ps - segment.start_ps
+            ended, going_on = going_on, {}
+            for interval in sorted(segment.intervals, key=lambda one: one.start_ps):
+                key = (interval.stream, interval.kind, interval.transfer, interval.name)
+                before = ended.pop(key, None) if interval.resumed else None
+                if before is not None and before.end_ps == interval.start_ps + shift and before.times == place.times:
+                    before.end_ps = interval.end_ps + shift
+                else:
+                    before = _stretch(interval, shift, place)
+                    pending.append(before)
+                if before.end_ps == end:
+                    going_on[key] = before
+            kept = {id(stretch) for stretch in going_on.values()}
+            while pending and id(pending[0]) not in kept:
+                yield pending.popleft()
+        yield from pending
+
+    def segments(self) -> Iterator[tuple[int, int]]:
+        """The segments as they follow each other: when each begins, and its number in the timeline."""
+        for begin, number, _ in self._walk(self._root, self.start_ps, _Place()):
+            yield begin, number
+
+    def marks(self) -> Iterator[Mark]:
+        """Every start and done of a transfer, at its time. Of one transfer the n-th done is that of the n-th start,
+        unless a loop between them stays folded."""
+        for begin, number, _ in self._walk(self._root, self.start_ps, _Place()):
+            segment = self._segments[number]
+            shift = begin - segment.start_ps
+            for mark in segment.marks:
+                yield Mark(mark.start_ps + shift, mark.end_ps + shift, mark.transfer, mark.role)
+
+    def turns(self) -> Iterator[Turn]:
+        """Every turn of every loop, an outer one before those inside it."""
+        return self._turns(self._root, self.start_ps, 0, 1)
+
+    # the tree
+
+    def _length(self, node: _Node) -> int:
+        """Of all turns of a node, in picoseconds."""
+        key = id(node)
+        if key not in self._lengths:
+            self._lengths[key] = node.turns * sum(map(self._length_of, node.children))
+        return self._lengths[key]
+
+    def _length_of(self, child: int | _Node) -> int:
+        if isinstance(child, _Node):
+            return self._length(child)
+        segment = self._segments[child]
+        return segment.end_ps - segment.start_ps
+
+    def _size(self, node: _Node) -> int:
+        """How many stretches and turns a node gives as it is."""
+        inside = sum(
+            self._size(child) if isinstance(child, _Node) else len(self._segments[child].intervals)
+            for child in node.children
+        )
+        return node.shown * (inside + (node.fold is not None))
+
+    def _fold(self, limit: int) -> None:
+        """Folds as few loops as it takes, of those that save the most."""
+        if self._size(self._root) <= limit:
+            return
+        saved: list[tuple[int, _Node]] = []
+        rest = [(self._root, 1)]
+        while rest:
+            node, times = rest.pop()
+            if node.turns > 1:
+                saved.append((times * (node.turns - 1) * (self._size(node) // node.turns), node))
+            rest += [(child, times * node.turns) for child in reversed(node.children) if isinstance(child, _Node)]
+        order = [node for _, node in sorted(saved, key=lambda item: -item[0])]
+        least, most = 0, len(order)
+        while least < most:
+            middle = (least + most) // 2
+            for position, node in enumerate(order):
+                node.is_open = position >= middle
+            if self._size(self._root) <= limit:
+                most = middle
+            else:
+                least = middle + 1
+        for position, node in enumerate(order):
+            node.is_open = position >= least
+
+    def _walk(self, node: _Node, begin_ps: int, around: _Place) -> Iterator[tuple[int, int, _Place]]:
+        turn_ps = self._length(node) // node.turns
+        times = around.times * node.turns // node.shown
+        for turn in range(node.shown):
+            place, now = around, begin_ps + turn * turn_ps
+            if node.fold is not None:
+                place = _Place((*around.turns, node.fold.before + turn + 1), times)
+            for child in node.children:
+                if isinstance(child, _Node):
+                    yield from self._walk(child, now, place)
+                else:
+                    yield now, child, place
+                now += self._length_of(child)
+
+    def _turns(self, node: _Node, begin_ps: int, depth: int, times: int) -> Iterator[Turn]:
+        whole = self._length(node)
+        turn_ps = whole // node.turns
+        for turn in range(node.shown):
+            now = begin_ps + turn * turn_ps
+            if node.fold is not None:
+                fold, first = node.fold, node.fold.before + turn + 1
+                last = first if node.is_open else fold.before + node.turns
+                end = now + turn_ps * (last - first + 1)
+                yield Turn(now, now + turn_ps, end, fold.name, first, last, fold.of, depth, times)
+            for child in node.children:
+                if isinstance(child, _Node):
+                    inside = depth + (node.fold is not None)
+                    yield from self._turns(child, now, inside, times * node.turns // node.shown)
+                now += self._length_of(child)
+
+
+def unfold(timeline: Timeline, limit: int = LIMIT) -> Iterator[Stretch]:
+    """The intervals of a timeline in the order and at the times of a step, turn by turn.
+
+    At most ``limit`` of them, as far as folding loops can do that: then those in folded loops say how many ``times``
+    they happen. Raises ValueError if the timeline's folds overlap, or do not agree with how often its segments repeat.
+    """
+    return Layout(timeline, limit).stretches()
+
+
+def _stretch(interval: Interval, shift_ps: int, place: _Place) -> Stretch:
+    begin, end = interval.start_ps + shift_ps, interval.end_ps + shift_ps
+    kind, stream = interval.kind, interval.stream
+    return Stretch(begin, end, kind, stream, interval.transfer, interval.name, place.turns, place.times)
+
+
+def _nodes(node: _Node) -> Iterator[_Node]:
+    yield node
+    for child in node.children:
+        if isinstance(child, _Node):
+            yield from _nodes(child)
+
+
+def _tree(timeline: Timeline) -> _Node:
+    """The folds in each other. A segment that repeats more often than they say is a loop of its own."""
+    root = _Node()
+    outer_first = sorted(enumerate(timeline.folds), key=lambda item: (item[1].first, -item[1].end, -item[0]))
+    folds = deque(fold for _, fold in outer_first)
+    around = [(root, len(timeline.segments), 1)]
+    for number, segment in enumerate(timeline.segments):
+        while around[-1][1] <= number:
+            around.pop()
+        while folds and folds[0].first == number:
+            fold = folds.popleft()
+            node = _Node(fold.turns, fold)
+            parent, end, times = around[-1]
+            if not number < fold.end <= end or fold.turns < 1:
+                raise ValueError(f"{fold} does not lie in the loop around it")
+            parent.children.append(node)
+            around.append((node, fold.end, times * fold.turns))
+        parent, _, times = around[-1]
+        more, rest = divmod(segment.repeat, times)
+        if rest or not more:
+            raise ValueError(f"segment {number} repeats {segment.repeat} times, the loops around it {times} times")
+        if more == 1:
+            parent.children.append(number)
+        else:
+            parent.children.append(_Node(more, Fold(number, number + 1, more, 0, more, ""), [number]))
+    if folds:
+        raise ValueError(f"{folds[0]} has no segments")
+    return root

@@ -1,0 +1,561 @@
+"""The slice check: does a copied slice lie where its index says?"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hloinspect.hlo import Module, load_module, parse_text
+from hloinspect.offload.mechanism import is_pure_copy
+from hloinspect.offload.program import program_of
+from hloinspect.offload.slices import SliceCheck, check_slices
+from tests.support.hlo_samples import CORPUS, ROOT
+from tests.support.offload_samples import DS_BODY, DS_START, DUS_BODY, DUS_START, module_text, start, with_config
+
+FIXTURES = ROOT / "fixtures"
+GOLDEN: dict[str, Any] = json.loads(path.read_text()) if (path := CORPUS / "golden.json").is_file() else {}
+needs_corpus = pytest.mark.skipif(not GOLDEN, reason="no corpus: set HLOINSPECT_CORPUS to its folder")
+ROW = 64 * 4
+"""Bytes of a row of the f32[8,64] stack in host memory that the small modules slice."""
+
+
+def checks_of(module: Module) -> tuple[SliceCheck, ...]:
+    return check_slices(program_of(module)).checks
+
+
+def unchecked(text: str) -> list[tuple[str, str]]:
+    """Slices of host memory that nobody could check, with the reason. None of them is checked too."""
+    found = check_slices(program_of(parse_text(text)))
+    assert found.checks == ()
+    assert bool(found.gap) == bool(found.unchecked)
+    return [(each.instruction, each.why) for each in found.unchecked]
+
+
+def wrong(module: Module) -> list[str]:
+    """Instructions whose slices are not where their index says."""
+    return [check.instruction for check in checks_of(module) if not check.agrees]
+
+
+def fixture(name: str, spelling: str = "txt") -> Module:
+    return load_module(FIXTURES / name / f"module.hlo.{spelling}.gz")
+
+
+# ---- whole programs: which versions are wrong
+
+
+SCANS = sorted(f"{path.parent.name}/{path.name}" for path in FIXTURES.glob("jax*/*_offload_scan*"))
+each_scan = pytest.mark.parametrize("name", [name for name in SCANS if "v6e" not in name and "double" not in name])
+each_spelling = pytest.mark.parametrize("spelling", ["txt", "pb"])
+
+
+@each_scan
+@each_spelling
+def test_of_the_fixtures_only_the_backward_fetch_of_0_10_2_is_wrong(name: str, spelling: str) -> None:
+    checks = [check for check in checks_of(fixture(name, spelling)) if check.on_host]
+    send, fetch = checks
+    assert send.instruction.startswith("dynamic-update-slice-start")
+    assert fetch.instruction.startswith("dynamic-slice-start")
+    each = send.emitted[1]
+    assert send.by_index == send.emitted == (0, each)
+    assert fetch.by_index == (3 * each, 2 * each)  # the last of the four layers first
+    assert fetch.agrees == (not name.startswith("jax0.10.2/"))
+    assert fetch.agrees or fetch.emitted == (0, each)
+
+
+@each_scan
+def test_no_slice_within_the_device_is_wrong(name: str) -> None:
+    within = [check for check in checks_of(fixture(name)) if not check.on_host]
+    assert len(within) > 10
+    assert all(check.agrees for check in within)
+
+
+@each_spelling
+def test_under_double_buffering_both_halves_of_0_10_2_take_the_same_layers(spelling: str) -> None:
+    """openxla/xla PR 47218: two layers a turn, but each half's address still moves by one."""
+    checks = [c for c in checks_of(fixture("jax0.10.2/gb200_offload_scan_double_buffered", spelling)) if c.on_host]
+    each = checks[0].emitted[1]
+    assert {check.emitted for check in checks} == {(0, each)}
+    assert [check.by_index for check in checks] == [(0, 2 * each), (each, 3 * each), (3 * each, each), (2 * each, 0)]
+    assert not any(check.agrees for check in checks)
+
+
+@each_spelling
+def test_under_double_buffering_0_12_is_right(spelling: str) -> None:
+    checks = [c for c in checks_of(fixture("jax0.12.0.1/gb200_offload_scan_double_buffered", spelling)) if c.on_host]
+    assert len(checks) == 4
+    assert all(check.agrees for check in checks)
+
+
+@pytest.mark.parametrize("name", ["save", "remat", "offload_unrolled", "optimizer", "offload_by_xla"])
+def test_what_offloads_no_slice_has_none_to_check_in_host_memory(name: str) -> None:
+    folders = [folder for folder in FIXTURES.glob(f"jax*/*_{name}") if folder.is_dir()]
+    assert folders
+    for folder in folders:
+        checks = checks_of(load_module(folder / "module.hlo.pb.gz"))
+        assert not any(check.on_host or not check.agrees for check in checks)
+
+
+@needs_corpus
+def test_of_the_versions_exactly_those_that_are_known_are_wrong() -> None:
+    known = GOLDEN["wrong_gradients"]
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    modules = [
+        (path.name[3:].partition("_")[0], path) for path in (CORPUS / "hlo" / "versions").glob("*_act_scan*.hlo")
+    ]
+    modules += [
+        (GOLDEN[f"hlo/{name}.hlo"]["jax"], CORPUS / "hlo" / f"{name}.hlo") for name in ("s_off", "s_off_pipe_nocse")
+    ]
+    for version, path in modules:
+        checks = [check for check in checks_of(load_module(path)) if check.on_host]
+        if len(checks) == 2:  # as_text() up to 0.10.1 has lost the configuration
+            found[all(check.agrees for check in checks)].add(version)
+    assert found[False] == set(known["versions_wrong"])
+    assert found[True] == set(known["versions_right"])
+
+
+@needs_corpus
+def test_nothing_else_in_the_corpus_is_wrong() -> None:
+    flagged = {name for name, value in GOLDEN.items() if isinstance(value, dict) and value.get("jax") == "0.10.2"}
+    names = [name for name in GOLDEN if name.endswith((".hlo", ".hlo.gz")) and "unroll126" not in name]
+    found = {name for name in names if wrong(load_module(CORPUS / name))}
+    assert found == {"hlo/s_off.hlo", "hlo/s_off_pipe_nocse.hlo"} <= flagged
+
+
+@needs_corpus
+def test_the_dump_of_a_671b_step_has_twenty_slices_and_all_are_right() -> None:
+    (path,) = (CORPUS / "dump_maxtext_gb200").glob("*after_optimizations.txt")
+    checks = checks_of(load_module(path))
+    assert len(checks) == 20
+    assert all(check.on_host and check.agrees for check in checks)
+
+
+@needs_corpus
+@pytest.mark.parametrize(("name", "stale"), [("llama405b_nv", 5), ("llama405b_nv_pipe", 10), ("ds671b_nv", 13)])
+def test_a_stale_configuration_of_a_kernel_is_no_fault(name: str, stale: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelining moves these slices to another turn and leaves their configurations behind. All are of fusions that
+    also convert: those run as kernels, and a kernel goes by its index (docs/slices.md)."""
+    module = load_module(CORPUS / "maxtext" / f"{name}.hlo.gz")
+    assert wrong(module) == []
+    monkeypatch.setattr("hloinspect.offload.slices.is_pure_copy", lambda _: True)
+    kernels = [check for check in checks_of(module) if not check.agrees]
+    assert len(kernels) == stale
+    for check in kernels:
+        fusion = module.computations[check.computation].find(check.instruction)
+        assert fusion is not None
+        assert fusion.opcode == "fusion"
+        body = module.computations[fusion.called["calls"][0]]
+        assert not check.on_host
+        assert not is_pure_copy(body)
+        assert "convert" in {instruction.opcode for instruction in body}
+
+
+# ---- edits of a fixture that is right
+
+
+def edited(old: str, new: str) -> list[str]:
+    """What is wrong once the configuration of the backward fetch, or its index, is another."""
+    text = gzip.decompress((FIXTURES / "jax0.12.0.1/gb200_offload_scan/module.hlo.txt.gz").read_bytes()).decode()
+    lines = text.splitlines()
+    body = lines.index(next(line for line in lines if line.startswith("%wrapped_dynamic-slice_computation ")))
+    for number, line in enumerate(lines):
+        inside = body < number < body + 9 or "%loop_subtract_fusion = " in line or "%subtract.2 = " in line
+        if inside and old in line:
+            lines[number] = line.replace(old, new)
+            return wrong(parse_text("\n".join(lines)))
+    raise AssertionError(f"{old} is not in the fixture")
+
+
+RIGHT = '"linear":{"byte_offset":"6291456","byte_stride":"-2097152"}'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "right"),
+    [
+        (RIGHT, RIGHT, True),
+        (RIGHT, '"linear":{"byte_offset":"6291456","byte_stride":"2097152"}', False),
+        (RIGHT, '"linear":{"byte_offset":"4194304","byte_stride":"-2097152"}', False),
+        (RIGHT, '"linear":{"byte_offset":"6291456"}', False),  # an absent number is 0
+        (f'"byte_offset":"0","byte_stride":"0",{RIGHT}', '"byte_offset":"6291456","byte_stride":"-2097152"', True),
+        (f'"byte_offset":"0","byte_stride":"0",{RIGHT}', '"byte_offset":"0","byte_stride":"2097152"', False),
+        ('"byte_offset":"0","byte_stride":"0"', '"byte_offset":"7","byte_stride":"7"', True),  # linear goes first
+    ],
+    ids=["as it is", "sign", "offset", "no stride", "of 0.11", "of 0.11, wrong", "beside linear"],
+)
+def test_an_edited_configuration_is_wrong_where_it_leaves_the_index(old: str, new: str, right: bool) -> None:
+    assert edited(old, new) == ([] if right else ["dynamic-slice-start.1"])
+
+
+def test_an_index_that_is_edited_away_is_found_too() -> None:
+    assert "dynamic-slice-start.1" in edited(
+        "subtract(%constant_45_1, %param_0.367)", "add(%constant_45_1, %param_0.367)"
+    )
+
+
+# ---- small loops
+
+
+def config(offset: object, stride: object, loop_index: object = "0", linear: bool = False) -> str:
+    numbers = {"byte_offset": offset, "byte_stride": stride}
+    where = {} if loop_index is None else {"loop_index": loop_index}
+    fields = {**where, "byte_offset": "0", "byte_stride": "0", "linear": numbers} if linear else {**where, **numbers}
+    return f', backend_config={{"dynamic_slice_config":{json.dumps(fields)}}}'
+
+
+STATE = "(s32[], f32[8,64]{1,0:S(5)}, s32[])"
+NAMES = "(state: (s32[], f32[8,64], s32[])) -> (s32[], f32[8,64], s32[])"
+
+
+def loop(index: str, body: str, *, moves: str = DS_START, turns: int = 8, call: str = "") -> str:
+    """A while whose body copies a row of a stack in host memory. ``index`` are lines that make %at out of the turn %i
+    and a number %any that the program is given."""
+    row = "%row = f32[1,64]{1,0} broadcast(%z), dimensions={}" if moves == DUS_START else ""
+    operands = ("%stack", "%row", "%at", "%z") if row else ("%stack", "%at", "%z")
+    result = "f32[8,64]{1,0:S(5)}" if row else "f32[1,64]{1,0}"
+    copy = call or f"%move = {start(moves, *operands)}\n%moved = {result} fusion-done(%move)"
+    lines = f"""
+        %state = {STATE} parameter(0)
+        %i = s32[] get-tuple-element(%state), index=0
+        %stack = f32[8,64]{{1,0:S(5)}} get-tuple-element(%state), index=1
+        %any = s32[] get-tuple-element(%state), index=2
+        %z = s32[] constant(0)
+        %seven = s32[] constant(7)
+        {index}
+        {row}
+        {copy}
+        %one = s32[] constant(1)
+        %next = s32[] add(%i, %one)
+        ROOT %again = {STATE} tuple(%next, %stack, %any)
+    """
+    inside = "\n".join("  " + line.strip() for line in lines.splitlines() if line.strip())
+    entry = f"""
+        %kept = f32[8,64]{{1,0:S(5)}} parameter(0)
+        %given = s32[] parameter(1)
+        %zero = s32[] constant(0)
+        %init = {STATE} tuple(%zero, %kept, %given)
+        %loop = {STATE} while(%init), condition=%condition, body=%body
+        ROOT %count = s32[] get-tuple-element(%loop), index=0
+    """
+    condition = f"""
+%condition {NAMES.partition(" -> ")[0]} -> pred[] {{
+  %state.1 = {STATE} parameter(0)
+  %i.1 = s32[] get-tuple-element(%state.1), index=0
+  %limit = s32[] constant({turns})
+  ROOT %less = pred[] compare(%i.1, %limit), direction=LT
+}}
+"""
+    return module_text(entry.strip(), f"{body}\n%body {NAMES} {{\n{inside}\n}}\n{condition}")
+
+
+def only_check(text: str) -> SliceCheck:
+    (check,) = checks_of(parse_text(text))
+    return check
+
+
+BACKWARD = "%at = s32[] subtract(%seven, %i)"
+FORWARD = "%at = s32[] add(%i, %z)"
+
+
+@pytest.mark.parametrize("linear", [False, True])
+@pytest.mark.parametrize(
+    ("index", "offset", "stride", "right"),
+    [
+        (BACKWARD, 7 * ROW, -ROW, True),
+        (BACKWARD, 0, ROW, False),
+        (BACKWARD, 6 * ROW, -ROW, False),
+        (FORWARD, 0, ROW, True),
+        (FORWARD, 0, -ROW, False),
+        ("%at = s32[] add(%i, %seven)", 7 * ROW, 0, True),  # clamped to the last row
+        ("%at = s32[] add(%i, %seven)", 7 * ROW, ROW, False),
+        ("%minus = s32[] constant(-1)\n%at = s32[] add(%i, %minus)", 0, 0, True),  # -1 is clamped to 0
+        ("%minus = s32[] constant(-1)\n%at = s32[] add(%i, %minus)", -ROW, ROW, False),
+        ("%at = s32[] multiply(%i, %seven)", 0, 7 * ROW, True),
+    ],
+)
+def test_a_slice_is_right_where_its_configuration_is_its_index(
+    index: str, offset: int, stride: int, right: bool, linear: bool
+) -> None:
+    body = with_config(DS_BODY, config(str(offset), str(stride), linear=linear))
+    check = only_check(loop(index, body))
+    assert check.on_host
+    assert check.instruction == "move"
+    assert check.emitted == (offset, offset + stride)
+    assert check.agrees == right
+
+
+@given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9))
+def test_any_straight_walk_is_right_exactly_where_both_turns_agree(a: int, b: int, offset: int, stride: int) -> None:
+    index = f"%a = s32[] constant({a})\n%b = s32[] constant({b})\n%m = s32[] multiply(%i, %b)\n%at = s32[] add(%a, %m)"
+    check = only_check(loop(index, with_config(DS_BODY, config(str(offset * ROW), str(stride * ROW)))))
+    rows = [min(max(a + b * turn, 0), 7) for turn in (0, 1)]
+    assert check.by_index == tuple(row * ROW for row in rows)
+    assert check.agrees == (rows == [offset, offset + stride])
+
+
+def test_what_a_turn_writes_is_checked_like_what_it_reads() -> None:
+    body = with_config(DUS_BODY, config(0, ROW))
+    assert only_check(loop(FORWARD, body, moves=DUS_START)).agrees
+    assert not only_check(loop(BACKWARD, body, moves=DUS_START)).agrees
+
+
+def test_strides_follow_the_layout() -> None:
+    body = with_config(DS_BODY, config(0, 4)).replace("f32[8,64]{1,0:S(5)}", "f32[8,64]{0,1:S(5)}")
+    check = only_check(loop(FORWARD, body))
+    assert check.by_index == check.emitted == (0, 4)
+
+
+def test_a_loop_of_one_turn_has_one_offset() -> None:
+    check = only_check(loop(FORWARD, with_config(DS_BODY, config(0, 12345)), turns=1))
+    assert check.by_index == check.emitted == (0,)
+
+
+def test_an_index_that_is_data_cannot_be_checked() -> None:
+    body = with_config(DS_BODY, config(0, ROW))
+    assert unchecked(loop("%at = s32[] add(%i, %any)", body)) == [("move", "index")]
+    in_device_memory = with_config(DS_BODY, config(0, ROW)).replace(":S(5)", "")
+    assert unchecked(loop("%at = s32[] add(%i, %any)", in_device_memory).replace(":S(5)", "")) == []
+
+
+@pytest.mark.parametrize("loop_index", ["1", 1, "2", "x"])
+def test_a_configuration_for_an_outer_loop_is_not_checked_against_the_inner_one(loop_index: object) -> None:
+    assert unchecked(loop(FORWARD, with_config(DS_BODY, config(0, 0, loop_index)))) == [("move", "configuration")]
+
+
+def test_a_loop_that_runs_unknown_times_is_wrong_only_where_its_first_iteration_is() -> None:
+    def checked(offset: int, stride: int) -> tuple[list[bool], list[str]]:
+        text = loop(BACKWARD, with_config(DS_BODY, config(offset * ROW, stride * ROW)))
+        text = text.replace("s32[] constant(8)", 's32[] custom-call(), custom_call_target="roll"')
+        found = check_slices(program_of(parse_text(text)))
+        return [check.agrees for check in found.checks], [each.why for each in found.unchecked]
+
+    assert checked(7, -1) == ([True], [])
+    assert checked(0, 1) == ([False], [])
+    assert checked(7, 1) == ([], ["iterations"])
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        ', backend_config={"dynamic_slice_config":[1]}',
+        ', backend_config={"dynamic_slice_config":"x"}',
+        ', backend_config={"dynamic_slice_config":',
+    ],
+)
+def test_a_configuration_that_is_none_is_passed_over(damaged: str) -> None:
+    assert unchecked(loop(FORWARD, with_config(DS_BODY, damaged))) == []
+
+
+@pytest.mark.parametrize("damaged", [config("many", ROW), config(0, None), config([], {}), config("1" * 30, 0)])
+def test_a_configuration_that_names_no_offset_leaves_its_slice_unchecked(damaged: str) -> None:
+    assert unchecked(loop(FORWARD, with_config(DS_BODY, damaged))) == [("move", "configuration")]
+
+
+def test_a_fusion_that_also_computes_is_no_copy() -> None:
+    body = with_config(DS_BODY, config(0, ROW)).replace("ROOT %ds", "%ds").replace(
+        "\n}", "\n  ROOT %negated = f32[1,64]{1,0} negate(%ds)\n}"
+    )  # fmt: skip
+    assert "negate" in body
+    assert unchecked(loop(BACKWARD, body)) == []
+
+
+def test_the_unsugared_spelling_of_dumps_is_checked_too() -> None:
+    wrapper = """
+%async_computation (a: f32[8,64], b: s32[], c: s32[]) -> f32[1,64] {
+  %a = f32[8,64]{1,0:S(5)} parameter(0)
+  %b = s32[] parameter(1)
+  %c = s32[] parameter(2)
+  ROOT %fused = f32[1,64]{1,0} fusion(%a, %b, %c), kind=kLoop, calls=%wrapped_ds
+}
+"""
+    call = start(DS_START, "%stack", "%at", "%z").replace("fusion-start", "async-start")
+    call = "%move = " + call.replace("kind=kLoop, calls=%wrapped_ds", "calls=%async_computation")
+    for offset, stride, right in ((7 * ROW, -ROW, True), (0, ROW, False)):
+        check = only_check(loop(BACKWARD, with_config(DS_BODY, config(offset, stride)) + wrapper, call=call))
+        assert (check.instruction, check.agrees) == ("move", right)
+
+
+def test_a_slice_in_a_computation_that_the_loop_calls_is_checked() -> None:
+    """Command buffers were computations of their own until jax 0.8."""
+    called = f"""
+%command_buffer (s: f32[8,64], n: s32[]) -> f32[1,64] {{
+  %s = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %n = s32[] parameter(1)
+  %none = s32[] constant(0)
+  %move = {start(DS_START, "%s", "%n", "%none")}
+  ROOT %moved = f32[1,64]{{1,0}} fusion-done(%move)
+}}
+"""
+    call = "%buffer = f32[1,64]{1,0} call(%stack, %at), to_apply=%command_buffer"
+    check = only_check(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)) + called, call=call))
+    assert (check.computation, check.by_index) == ("command_buffer", (7 * ROW, 6 * ROW))
+    assert not check.agrees
+
+
+def test_a_slice_behind_calls_that_ask_twice_for_what_they_are_given_is_checked() -> None:
+    """Each call hands on the larger and the smaller of its two numbers: followed without memory, 2**50 questions."""
+    chain = f"""
+%last (s: f32[8,64], n: s32[], m: s32[]) -> f32[1,64] {{
+  %s = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %n = s32[] parameter(1)
+  %none = s32[] constant(0)
+  %move = {start(DS_START, "%s", "%n", "%none")}
+  ROOT %moved = f32[1,64]{{1,0}} fusion-done(%move)
+}}
+"""
+    name = "last"
+    for level in range(50):
+        chain += f"""
+%level{level} (s: f32[8,64], n: s32[], m: s32[]) -> f32[1,64] {{
+  %s{level} = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %n{level} = s32[] parameter(1)
+  %m{level} = s32[] parameter(2)
+  %larger{level} = s32[] maximum(%n{level}, %m{level})
+  %smaller{level} = s32[] minimum(%n{level}, %m{level})
+  ROOT %r{level} = f32[1,64]{{1,0}} call(%s{level}, %larger{level}, %smaller{level}), to_apply=%{name}
+}}
+"""
+        name = f"level{level}"
+    call = f"%buffer = f32[1,64]{{1,0}} call(%stack, %at, %at), to_apply=%{name}"
+    check = only_check(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)) + chain, call=call))
+    assert (check.computation, check.by_index) == ("last", (7 * ROW, 6 * ROW))
+
+
+def test_in_nested_loops_the_inner_one_turns_within_the_first_turn_of_the_outer_one() -> None:
+    inner = loop("%at = s32[] add(%i, %any)", with_config(DS_BODY, config(2 * ROW, ROW)))
+    text = inner.replace("ENTRY %main () -> f32[]", f"%outer_body {NAMES}")
+    text = text.replace("%kept = f32[8,64]{1,0:S(5)} parameter(0)", f"%outer = {STATE} parameter(0)\n"
+        "  %kept = f32[8,64]{1,0:S(5)} get-tuple-element(%outer), index=1")  # fmt: skip
+    text = text.replace("%given = s32[] parameter(1)", "%j = s32[] get-tuple-element(%outer), index=0\n"
+        "  %two = s32[] constant(2)\n  %given = s32[] add(%j, %two)")  # fmt: skip
+    text = text.replace("ROOT %count = s32[] get-tuple-element(%loop), index=0", "%step = s32[] constant(1)\n"
+        f"  %later = s32[] add(%j, %step)\n  ROOT %out = {STATE} tuple(%later, %kept, %given)")  # fmt: skip
+    text += f"""
+%outer_condition {NAMES.partition(" -> ")[0]} -> pred[] {{
+  %state.2 = {STATE} parameter(0)
+  %j.2 = s32[] get-tuple-element(%state.2), index=0
+  %limit.2 = s32[] constant(3)
+  ROOT %less.2 = pred[] compare(%j.2, %limit.2), direction=LT
+}}
+
+ENTRY %main () -> f32[] {{
+  %memory = f32[8,64]{{1,0:S(5)}} parameter(0)
+  %none = s32[] constant(0)
+  %first = {STATE} tuple(%none, %memory, %none)
+  ROOT %all = {STATE} while(%first), condition=%outer_condition, body=%outer_body
+}}
+"""
+    check = only_check(text)
+    assert check.by_index == (2 * ROW, 3 * ROW)
+    assert check.agrees
+
+
+# ---- the tables of 0.6 to 0.10.1
+
+
+def memcpy(source: list[object], destination: list[object], depends: bool = True) -> str:
+    fields = {"depends_on_loop": depends, "src_offset_bytes": source, "dst_offset_bytes": destination}
+    found = {"fusion_backend_config": {"kind": "__dynamic_memcpy", "dynamic_memcpy_config": fields}}
+    return f", backend_config={json.dumps(found)}"
+
+
+def with_table(text: str, table: str) -> str:
+    return text.replace("calls=%wrapped_ds", f"calls=%wrapped_ds{table}").replace(
+        "calls=%wrapped_dus", f"calls=%wrapped_dus{table}"
+    )
+
+
+def test_tables_of_offsets_are_checked_by_direction() -> None:
+    forward, backward = [str(turn * ROW) for turn in range(8)], [str((7 - turn) * ROW) for turn in range(8)]
+    zeros: list[object] = ["0"] * 8
+    read = loop(BACKWARD, with_config(DS_BODY))
+    written = loop(BACKWARD, with_config(DUS_BODY), moves=DUS_START)
+    assert only_check(with_table(read, memcpy(backward, zeros))).agrees
+    assert not only_check(with_table(read, memcpy(forward, zeros))).agrees
+    assert only_check(with_table(written, memcpy(zeros, backward))).agrees
+    assert not only_check(with_table(written, memcpy(zeros, forward))).agrees
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        memcpy(["0"], ["0"]),
+        memcpy([], []),
+        memcpy(["a", "b"], ["0", "0"]),
+        memcpy(["0"] * 8, ["0"] * 8, depends=False),
+    ],
+    ids=["too short", "empty", "no numbers", "not of the loop"],
+)
+def test_a_table_that_does_not_say_leaves_its_slice_unchecked(table: str) -> None:
+    text = loop(BACKWARD, with_config(DS_BODY))
+    assert unchecked(with_table(text, table)) == [("move", "configuration")]
+    assert unchecked(text) == []
+
+
+def test_a_table_outside_of_loops_leaves_its_slice_unchecked() -> None:
+    lines = f"""%stack = f32[8,64]{{1,0:S(5)}} parameter(0)
+        %z = s32[] constant(0)
+        %move = {start(DS_START, "%stack", "%z", "%z")}
+        ROOT %moved = f32[1,64]{{1,0}} fusion-done(%move)"""
+    text = module_text(lines, with_config(DS_BODY))
+    assert unchecked(with_table(text, memcpy(["0"], ["0"]))) == [("move", "configuration")]
+
+
+# ---- outside of loops
+
+
+def outside(index: str, configuration: str) -> str:
+    lines = f"""%stack = f32[8,64]{{1,0:S(5)}} parameter(0)
+        %given = s32[] parameter(1)
+        %z = s32[] constant(0)
+        {index}
+        %move = {start(DS_START, "%stack", "%at", "%z")}
+        ROOT %moved = f32[1,64]{{1,0}} fusion-done(%move)"""
+    return module_text(lines, with_config(DS_BODY, configuration))
+
+
+def test_a_fixed_slice_outside_of_loops_is_checked_for_clamping() -> None:
+    """openxla/xla issue 49120: the offset of an index that is out of bounds was written down unclamped."""
+    right = only_check(outside("%at = s32[] constant(9)", config(7 * ROW, 0, None)))
+    beyond = only_check(outside("%at = s32[] constant(9)", config(9 * ROW, 0, None)))
+    assert right.agrees
+    assert (beyond.by_index, beyond.emitted, beyond.agrees) == ((7 * ROW,), (9 * ROW,), False)
+
+
+def test_outside_of_loops_only_what_is_fixed_is_checked() -> None:
+    assert unchecked(outside("%at = s32[] add(%given, %z)", config(0, 0, None))) == [("move", "index")]
+    left_behind = outside("%at = s32[] constant(0)", config(0, ROW, "0"))  # by a loop that is gone
+    assert unchecked(left_behind) == [("move", "configuration")]
+
+
+def test_a_loop_that_never_turns_has_nothing_to_check() -> None:
+    assert unchecked(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)), turns=0)) == []
+
+
+@pytest.mark.slow
+def test_the_update_out_of_bounds_of_issue_49120_is_found_where_this_jax_has_it(
+    tmp_path: Path, hloinspect: Any
+) -> None:
+    pytest.importorskip("jax_cuda13_plugin")
+    step = tmp_path / "step.py"
+    step.write_text(
+        "import jax, jax.numpy as jnp\n"
+        "def update(x):\n"
+        "    rows = x[:, 94]\n"
+        "    new = jax.lax.dynamic_slice(rows, [0, 0, 0], (1, 1, 8)) * 3 - 1\n"
+        "    return jax.lax.dynamic_update_slice(rows, new, [1, 1, 31])\n"
+        "def step():\n"
+        "    return jax.jit(update).lower(jax.ShapeDtypeStruct((3, 127, 1, 33), jnp.int32))\n"
+    )
+    done = hloinspect("compile", f"{step}:step", "--target", "h100", "-o", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    (check,) = checks_of(load_module(tmp_path / "out" / "module.hlo.pb"))
+    assert check.by_index == ((33 + 25) * 4,)  # row 1, column 31 clamped to 25
+    assert check.emitted in {((33 + 25) * 4,), ((33 + 31) * 4,)}
+    known = {"0.10.2": False, "0.12.0.1": True}
+    assert check.agrees == known.get(importlib.metadata.version("jax"), check.agrees)

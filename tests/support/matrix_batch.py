@@ -1,0 +1,62 @@
+"""Compiles many steps in one process by the code of hloinspect's child: a small step costs less than importing jax.
+
+    python tests/support/matrix_batch.py < requests.json
+
+Standard input is a list of requests as ``compile_step`` sends them, all for the same target and devices; each leaves
+its files in the directory that it names, which must not exist. Used by test_matrix.py; the way through ``compile_step``
+itself is tested in test_compile_step.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from hloinspect.compile.child import main as child
+from hloinspect.compile.child import message
+
+
+def main() -> None:
+    requests: list[dict[str, Any]] = json.load(sys.stdin)
+    _prepare_once()
+    for request in requests:
+        out = Path(request["out"])
+        out.mkdir(parents=True)
+        try:
+            child.compile_job(child.Job(request, say=lambda text: None))
+        except Exception as error:
+            (out / "error.txt").write_text(traceback.format_exc())
+            (out / "message.txt").write_text(message.one_line(error.with_traceback(None)))
+    sys.stdout.flush()
+    os._exit(0)  # as the child does: compile-only clients have been seen to crash while the interpreter shuts down
+
+
+def _prepare_once() -> None:
+    """One topology for all requests, and this process becomes the target once: that is never undone."""
+    make_devices = child._target_devices
+    made: list[list[Any]] = []
+
+    def devices_made_once(job: child.Job) -> list[Any]:
+        if not made:
+            made.append(make_devices(job))
+            from hloinspect.compile.child import devices  # imports jax
+
+            become_target, became = devices.become_target, list[bool]()
+
+            def become_target_once(*arguments: Any) -> None:
+                if not became:
+                    became.append(True)
+                    become_target(*arguments)
+
+            devices.become_target = become_target_once  # type: ignore[assignment]
+        return made[0]
+
+    child._target_devices = devices_made_once
+
+
+if __name__ == "__main__":
+    main()
