@@ -137,14 +137,14 @@ def exposed_share(target: Target, schedule: Schedule) -> float:
         name: tuple(operation for operation in operations if not isinstance(operation, StartSide))
         for name, operations in schedule.operations.items()
     }
-    turns = {
+    iterations = {
         operation.body: operation.trips
         for operations in schedule.operations.values()
         for operation in operations
         if isinstance(operation, Loop)
     }
     takes = sum(
-        turns.get(name, 1) * operation.cost.time_ps(target, case)
+        iterations.get(name, 1) * operation.cost.time_ps(target, case)
         for name, operations in schedule.operations.items()
         for operation in operations
         if isinstance(operation, StartSide)

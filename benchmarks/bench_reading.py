@@ -22,7 +22,7 @@ from pathlib import Path
 from hloinspect.hlo import parse_text
 from hloinspect.offload.transfers import find_offload
 
-TURNS = 5
+ITERATIONS = 5
 # What XLA prints and jaxlib's own parser refuses.
 UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\{(?:[^{}]|\{[^{}]*\})*\}")
 
@@ -33,10 +33,10 @@ def read(path: Path) -> str:
     return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
 
 
-def best(work: Callable[[], object], turns: int = TURNS) -> float:
+def best(work: Callable[[], object], iterations: int = ITERATIONS) -> float:
     """The least processor time that ``work`` took, in seconds."""
     times = []
-    for _ in range(turns):
+    for _ in range(iterations):
         started = time.process_time()
         work()
         times.append(time.process_time() - started)

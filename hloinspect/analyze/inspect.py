@@ -20,11 +20,11 @@ from hloinspect.inputs.classify import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.memory.estimate import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.names import OffloadedName, hlo_dtype, with_alternatives, with_names
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.placements.asked import Asked, asked_of
+from hloinspect.placements.requested import Requested, requested_of
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report, peak_info
-from hloinspect.report.placements import AskedOf, audited
+from hloinspect.report.placements import RequestedOf, audited
 from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, RuleLeftOut, Unknown
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ MEMORY_NOT_FOLLOWED = Unknown(
     "compile the step with `hloinspect compile`, or give the directory of --xla_dump_to",
     "memory",
 )
-MEMORY_NOT_ASKED = Unknown(
+MEMORY_NOT_REQUESTED = Unknown(
     "memory was not estimated, since only transfers were asked for",
     "`hloinspect inspect --memory` (memory=True in Python), or in a check a budget on memory",
     "memory",
@@ -97,8 +97,8 @@ class _Loaded:
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     thunks: tuple[Path | None, Path | None] = (None, None)
-    asked: Asked | None = None
-    asked_of: AskedOf = field(default_factory=AskedOf)
+    requested: Requested | None = None
+    requested_of: RequestedOf = field(default_factory=RequestedOf)
     platform: str = ""
 
 
@@ -272,7 +272,7 @@ def _load(found: Input, wanted: str | None) -> _Loaded:
     digest = None if found.text == "-" else digest_of(found.path)
     beside = _stablehlo_beside(found.path)
     info = InputInfo(found.text, module.kind, digest)
-    return _Loaded(info, module, asked=_asked(beside), asked_of=AskedOf(stablehlo=beside))
+    return _Loaded(info, module, requested=_requested(beside), requested_of=RequestedOf(stablehlo=beside))
 
 
 def _stablehlo_beside(path: Path) -> Path:
@@ -281,10 +281,10 @@ def _stablehlo_beside(path: Path) -> Path:
     return stem.with_suffix(".stablehlo")
 
 
-def _asked(path: Path, unmatched: tuple[str, ...] = (), dead: tuple[str, ...] | None = None) -> Asked | None:
+def _requested(path: Path, unmatched: tuple[str, ...] = (), dead: tuple[str, ...] | None = None) -> Requested | None:
     if not path.is_file():
         return None
-    return replace(asked_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched, dead=dead)
+    return replace(requested_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched, dead=dead)
 
 
 def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
@@ -295,10 +295,10 @@ def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for note in found for name in note.removeprefix(f"{NOTE_POLICY_UNMATCHED}: ").split(", "))
 
 
-def _dead(asked: Mapping[str, Any]) -> tuple[str, ...] | None:
+def _dead(requested: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Return the names of policies that offload nothing, from what a manifest says was asked; None where it does not
     say so."""
-    found = asked.get("dead_policies")
+    found = requested.get("dead_policies")
     return tuple(map(str, found)) if isinstance(found, list) else None
 
 
@@ -329,8 +329,8 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         limits=(*limits_of(manifest), *about_memory),
         unknown=unknown_of(manifest),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
-        asked=_asked(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.asked)),
-        asked_of=AskedOf(manifest=manifest.asked, stablehlo=result.stablehlo, flags=manifest.xla_flags),
+        requested=_requested(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.requested)),
+        requested_of=RequestedOf(manifest=manifest.requested, stablehlo=result.stablehlo, flags=manifest.xla_flags),
         platform=manifest.platform,
     )
 
@@ -362,7 +362,9 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         host_bytes=memory.host_bytes if memory else None,
         limits=limits,
         thunks=(chosen.thunk_sequence, chosen.thunk_metadata),
-        asked_of=AskedOf(before=found.path / f"{chosen.key}.before_optimizations.txt", dump=(found.path, chosen.key)),
+        requested_of=RequestedOf(
+            before=found.path / f"{chosen.key}.before_optimizations.txt", dump=(found.path, chosen.key)
+        ),
         platform=chosen.platform,
     )
 
@@ -372,7 +374,7 @@ def _read(loaded: _Loaded) -> Reading:
     offload = find_offload(loaded.module)
     if loaded.names:
         offload = with_names(offload, loaded.names)
-    offload, audit = audited(offload, loaded.asked_of)
+    offload, audit = audited(offload, loaded.requested_of)
     offload = with_alternatives(offload, loaded.names)
     offload, about_thunks = _with_thunks(offload, loaded)
     return Reading(loaded, offload, audit, about_thunks)
@@ -410,7 +412,7 @@ def _judge(
     unknown = [*([obstacle] if obstacle else []), *loaded.unknown, *_uncounted(offload)]
     used, about_memory = _used(offload, prediction) if with_memory else (None, ())
     if loaded.device_bytes is None and used is None:
-        unknown.append(MEMORY_NOT_FOLLOWED if with_memory else MEMORY_NOT_ASKED)
+        unknown.append(MEMORY_NOT_FOLLOWED if with_memory else MEMORY_NOT_REQUESTED)
     about_target = target_limits(target, loaded.target)
     limits = [*about_target, *prediction_limits(module, prediction), *loaded.limits, *reading.limits, *about_memory]
     program = replace(loaded.program, topology=topology or loaded.program.topology)
@@ -424,7 +426,7 @@ def _judge(
     from hloinspect.rules.engine import run_rules
     from hloinspect.rules.evidence import Evidence
 
-    evidence = Evidence(report, offload, prediction, target, check_slices(offload.program), loaded.asked)
+    evidence = Evidence(report, offload, prediction, target, check_slices(offload.program), loaded.requested)
     return Inspection(run_rules(evidence, rules), offload, prediction, used)
 
 

@@ -159,10 +159,10 @@ def _wanted(
     from hloinspect.gate.blocking import OVER_REPORT
     from hloinspect.rules.blocking import TOO_LARGE
 
-    asked = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
-    judges_memory = "memory" in asked or not all(step.budgets for step in steps)  # by default a baseline's does
+    requested = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
+    judges_memory = "memory" in requested or not all(step.budgets for step in steps)  # by default a baseline's does
     follow = True if judges_memory else None
-    if baseline is not None or "findings" in asked or any(style in SHOW_FINDINGS for style, _ in writers):
+    if baseline is not None or "findings" in requested or any(style in SHOW_FINDINGS for style, _ in writers):
         return rules, follow
     looks_for_size = not rules.why_left_out(TOO_LARGE)
     return rules.limited_to(OVER_REPORT), follow or ("unassigned" if looks_for_size else False)

@@ -82,7 +82,7 @@ def emit_report(
     to_text: Callable[[Report, int, bool, Sequence[str]], str],
     show_all: bool,
     picture: Picture,
-    asked: bool | None,
+    requested: bool | None,
 ) -> None:
     """Write a report as JSON or, by ``to_text`` (report, columns, everything, picture), as text.
 
@@ -96,7 +96,7 @@ def emit_report(
         return
     columns = width(sys.stdout)
     is_file = output not in (None, "-")
-    wanted = asked if asked is not None else not is_file and _can_draw(sys.stdout)
+    wanted = requested if requested is not None else not is_file and _can_draw(sys.stdout)
     rows = picture(columns, is_file or _is_unicode(sys.stdout)) if wanted else ()
     emit(to_text(report, columns, show_all, rows), output)
 

@@ -122,7 +122,7 @@ def plan_maxtext(
     """The plan over MaxText's keys."""
     from hloinspect.cli.plan import EXIT_NONE, emit_plan, rates, split
     from hloinspect.maxtext.summary import check_installed, target_for_maxtext
-    from hloinspect.plan.verb import Wishes, make_plan
+    from hloinspect.plan.verb import PlanRequest, make_plan
 
     if compare:
         raise UsageError("--plan and --compare do not go together: write --plan policy=own,save,remat")
@@ -131,7 +131,7 @@ def plan_maxtext(
         target_for_maxtext(name)
     check_installed()
     progress = Progress()
-    wishes = Wishes(
+    request = PlanRequest(
         maxtext=arguments,
         vary=vary,
         targets=tuple(targets),
@@ -144,7 +144,7 @@ def plan_maxtext(
         keep=keep,
     )
     try:
-        plan = make_plan(wishes, progress)
+        plan = make_plan(request, progress)
     finally:
         progress.clear()
     emit_plan(plan, style, output, show_all)

@@ -104,10 +104,10 @@ def command(
     front are the points that no other beats in both speed and device memory. Of INPUTs that are compiled already
     (modules, dumps) it makes the same table without compiling.
     """
-    from hloinspect.plan.verb import Wishes, make_plan
+    from hloinspect.plan.verb import PlanRequest, make_plan
 
     number, axis = samples_of(samples)
-    wishes = Wishes(
+    request = PlanRequest(
         sources=sources,
         vary=vary,
         points=points,
@@ -132,7 +132,7 @@ def command(
     )
     progress = Progress()
     try:
-        plan = make_plan(wishes, progress)
+        plan = make_plan(request, progress)
     finally:
         progress.clear()
     emit_plan(plan, style, output, show_all)

@@ -126,6 +126,6 @@ def replica_groups(proto: schema.HloInstructionProto) -> ReplicaGroups:
     if proto.HasField("iota_collective_device_list") or listed.HasField("iota_replica_group_list"):
         newer = proto.HasField("iota_collective_device_list")
         iota_list = proto.iota_collective_device_list if newer else listed.iota_replica_group_list
-        dims, turn = tuple(iota_list.iota_reshape_dims), tuple(iota_list.iota_transpose_perm)
-        return iota_groups(iota_list.num_replica_groups, iota_list.num_devices_per_group, dims, turn)
+        dims, iteration = tuple(iota_list.iota_reshape_dims), tuple(iota_list.iota_transpose_perm)
+        return iota_groups(iota_list.num_replica_groups, iota_list.num_devices_per_group, dims, iteration)
     return list_groups([group.replica_ids for group in listed.replica_groups or proto.replica_groups])

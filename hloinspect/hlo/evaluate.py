@@ -70,14 +70,14 @@ class Work:
         self.exhausted = False
         self._limit = 0
         self._depth = 0
-        self._asked = False
+        self._requested = False
 
     def answer(self, question: Callable[[], _Answer | None]) -> _Answer | None:
         """Return the answer of a question, or None where it reaches a limit. A question inside another one is a part
         of that one's work."""
-        if self._asked:
+        if self._requested:
             return question()
-        self._asked, self._depth = True, 0
+        self._requested, self._depth = True, 0
         self._limit = min(self.steps + MAX_STEPS, MAX_STEPS_IN_ALL)
         try:
             return question()
@@ -85,7 +85,7 @@ class Work:
             self.exhausted = True
             return None
         finally:
-            self._asked = False
+            self._requested = False
 
     def enter(self) -> None:
         """Count one value, and everything up to ``leave`` as inside of it."""
@@ -259,44 +259,44 @@ class LoopValues:
         self._module = module
         self._computation = computation
         self._start = loop.operands[0] if loop.operands else None
-        self._outer = outer
+        self._entry_value = outer
         self._condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
         self._body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
         self._known: dict[tuple[int, Path], int | None] = {}
-        self._turns: dict[int, Arguments] = {}
+        self._iterations: dict[int, Arguments] = {}
         self._shape = loop.shape
         self.known_trip_count = known_trip_count(loop)
-        self.asked: list[Path] = []  # each once, in order
-        self._asked_once: set[Path] = set()
+        self.requested: list[Path] = []  # each once, in order
+        self._requested_once: set[Path] = set()
 
-    def arguments(self, turn: int) -> Arguments:
+    def arguments(self, iteration: int) -> Arguments:
         """The parameter of the body (and of the condition) in a turn, counted from 0."""
-        if turn not in self._turns:
+        if iteration not in self._iterations:
 
             def value(_number: int, path: Path) -> int | None:
-                if path not in self._asked_once:
-                    self._asked_once.add(path)
-                    self.asked.append(path)
-                return self.value(path, turn)
+                if path not in self._requested_once:
+                    self._requested_once.add(path)
+                    self.requested.append(path)
+                return self.value(path, iteration)
 
-            self._turns[turn] = value
-        return self._turns[turn]
+            self._iterations[iteration] = value
+        return self._iterations[iteration]
 
-    def value(self, path: Path, turn: int) -> int | None:
+    def value(self, path: Path, iteration: int) -> int | None:
         """An element of the loop's tuple at the beginning of a turn, or None where the module does not determine it.
 
         Turns are to be asked for in order: each is worked out from the one before.
         """
-        key = (turn, path)
+        key = (iteration, path)
         if key not in self._known:
             self._known[key] = None
             if self._shape.at(path) is None:  # the body or the condition names an element that is not there
                 return None
-            if turn > 0:
-                self._known[key] = self.after(path, self.arguments(turn - 1))
-            elif turn == 0 and self._start is not None:
+            if iteration > 0:
+                self._known[key] = self.after(path, self.arguments(iteration - 1))
+            elif iteration == 0 and self._start is not None:
                 start = Operand(self._start.name, self._start.path + path)
-                self._known[key] = evaluate(self._module, self._computation, start, self._outer)
+                self._known[key] = evaluate(self._module, self._computation, start, self._entry_value)
         return self._known[key]
 
     def goes_on(self, arguments: Arguments) -> tuple[bool | None, list[int]]:
@@ -336,19 +336,19 @@ def _left_by(values: LoopValues, path: Path) -> int | None:
 def _trip_count(values: LoopValues) -> int | None:
     if values.known_trip_count is not None:
         return values.known_trip_count
-    for turns in range(_MAX_LITERAL_STEPS):
-        more, _ = values.goes_on(values.arguments(turns))
+    for iterations in range(_MAX_LITERAL_STEPS):
+        more, _ = values.goes_on(values.arguments(iterations))
         if not more:
-            return None if more is None else turns
+            return None if more is None else iterations
     return _extrapolate(values, _MAX_LITERAL_STEPS - 1)
 
 
 def _lines(values: LoopValues, last: int) -> dict[Path, tuple[int, int]] | None:
     """Value and step a turn of each element that was asked for, at the turn ``last``; None where a step varies."""
     lines: dict[Path, tuple[int, int]] = {}
-    while len(lines) < len(values.asked):  # asking for one may ask for another
-        path = values.asked[len(lines)]
-        series = [values.value(path, turn) for turn in (last - 2, last - 1, last)]
+    while len(lines) < len(values.requested):  # asking for one may ask for another
+        path = values.requested[len(lines)]
+        series = [values.value(path, iteration) for iteration in (last - 2, last - 1, last)]
         known = [value for value in series if value is not None]
         if len(known) < len(series) or known[2] - known[1] != known[1] - known[0]:
             return None
@@ -370,18 +370,18 @@ def _extrapolate(values: LoopValues, last: int) -> int | None:
         return lambda _number, path: lines[path][0] + lines[path][1] * more if path in lines else None
 
     (_, first), (_, second), (_, third) = (values.goes_on(later(more)) for more in range(3))
-    turns: set[int] = set()
+    iterations: set[int] = set()
     for here, there, beyond in zip(first, second, third, strict=False):
         step = there - here
         if beyond - there != step:
             return None
         if step:
-            turns |= {-here // step, -here // step + 1}
-    for turn in sorted(turn for turn in turns if 0 < turn < _MAX_TRIPS):
-        more, _ = values.goes_on(later(turn))
+            iterations |= {-here // step, -here // step + 1}
+    for iteration in sorted(iteration for iteration in iterations if 0 < iteration < _MAX_TRIPS):
+        more, _ = values.goes_on(later(iteration))
         if more is None:
             return None
         if not more:  # unless something, a minimum say, has stopped the counters on the way
-            arrived = all(values.after(path, later(turn - 1)) == later(turn)(0, path) for path in lines)
-            return last + turn if arrived else None
+            arrived = all(values.after(path, later(iteration - 1)) == later(iteration)(0, path) for path in lines)
+            return last + iteration if arrived else None
     return None

@@ -150,7 +150,7 @@ class Manifest:
     production: ProductionUse = field(default_factory=ProductionUse)
     compile_notes: tuple[str, ...] = ()
     cached: bool = False
-    asked: dict[str, Any] = field(default_factory=dict)
+    requested: dict[str, Any] = field(default_factory=dict)
     configuration: Configuration | None = None
 
     def to_json(self) -> str:
@@ -210,7 +210,7 @@ def _build_manifest(data: dict[str, Any]) -> Manifest:
         production=_build_production(data.get("production") or {}),
         compile_notes=tuple(str(note) for note in data.get("compile_notes", ())),
         cached=bool(data.get("cached", False)),
-        asked=dict(data.get("asked") or {}),
+        requested=dict(data.get("requested") or {}),
         configuration=configuration_from(data.get("configuration")),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 FIGURES = (
     *("time_ps", "compute_ps", "collective_ps", "collective_exposed_ps", "exposed_d2h_ps", "exposed_h2d_ps"),
     *("exposed_ps", "idle_ps", "stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"),
-    *("busy_d2h_ps", "busy_h2d_ps", "apart_ps"),
+    *("busy_d2h_ps", "busy_h2d_ps", "other_copies_ps"),
 )
 """The columns of a device: one figure a step, in ps. ``busy`` are unions by direction, ``apart`` copies that are no
 offload."""

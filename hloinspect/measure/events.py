@@ -20,7 +20,7 @@ from hloinspect.profiles.xplane.space import REF
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, APART_TO_HOST, APART_FROM_HOST, CALLBACK = range(9)
+IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, OTHER_TO_HOST, OTHER_FROM_HOST, CALLBACK = range(9)
 """What an event is. A host copy goes both ways. What stands apart is no offload of the program."""
 
 MOVES = (TO_HOST, FROM_HOST, HOST_COPY)
@@ -214,7 +214,7 @@ def _op(op: str, program: int, details: str, name: str, module: ProgramJoin | No
     if copy is not None:
         to_host = copy.direction == D2H
         ours = bool(program and op) and copy.memory != "pageable"
-        kind = (TO_HOST if to_host else FROM_HOST) if ours else (APART_TO_HOST if to_host else APART_FROM_HOST)
+        kind = (TO_HOST if to_host else FROM_HOST) if ours else (OTHER_TO_HOST if to_host else OTHER_FROM_HOST)
         return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph)
     kind = COLLECTIVE if _name_class(name) == _NCCL else COMPUTE
     return Op(kind, BY_MEMCPY if details else BY_NAME, program, -1, 0, size, shown, hidden, is_graph)
@@ -232,7 +232,7 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
         kind = COLLECTIVE
     elif copy is not None and (joined.kind in (join.CALLBACK, join.CONTROL) or joined.is_custom_call):
         # what a foreign function copies is its own affair, and a loop's condition comes to the host too
-        kind, size = (APART_TO_HOST if to_host else APART_FROM_HOST), copy.bytes
+        kind, size = (OTHER_TO_HOST if to_host else OTHER_FROM_HOST), copy.bytes
     elif joined.kind == join.CALLBACK:
         kind = CALLBACK
     elif copy is not None:

@@ -14,7 +14,7 @@ from hloinspect.measure import gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, first_of, join_of, module_name
-from hloinspect.measure.measured import CopiesApart, Gap, MeasuredDevice, MeasuredFile, ProgramSeen
+from hloinspect.measure.measured import Gap, MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.open import open_trace
@@ -101,7 +101,7 @@ class _Gathered:
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
-        self._apart: Counter[tuple[str, str]] = Counter()
+        self._other_copies: Counter[tuple[str, str]] = Counter()
         self._classified: Counter[str] = Counter()
         self._hidden: Counter[str] = Counter()
         self._graphs = 0
@@ -146,12 +146,12 @@ class _Gathered:
             if op.is_hidden:
                 self._hidden[op.name] += count
                 self._graphs += count if op.is_graph else 0
-            direction = {kinds.APART_TO_HOST: D2H, kinds.APART_FROM_HOST: H2D}.get(op.kind)
+            direction = {kinds.OTHER_TO_HOST: D2H, kinds.OTHER_FROM_HOST: H2D}.get(op.kind)
             if direction:
-                self._apart[direction, "count"] += count
-                self._apart[direction, "bytes"] += op.bytes * count
-                self._apart[direction, "ps"] += time
-                self._apart[direction, "callbacks"] += count if op.rank >= 0 else 0
+                self._other_copies[direction, "count"] += count
+                self._other_copies[direction, "bytes"] += op.bytes * count
+                self._other_copies[direction, "ps"] += time
+                self._other_copies[direction, "callbacks"] += count if op.rank >= 0 else 0
             if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
                 self._unattributed += time
         for program, count in rarest.items():
@@ -201,10 +201,10 @@ class _Gathered:
             module=self.joins.protos.get(program) if program is not None else None,
             devices=tuple(devices),
             programs=self._programs(),
-            apart=tuple(
-                CopiesApart(d, *(self._apart[d, what] for what in ("count", "bytes", "ps", "callbacks")))
+            other_copies=tuple(
+                OtherCopies(d, *(self._other_copies[d, what] for what in ("count", "bytes", "ps", "callbacks")))
                 for d in (D2H, H2D)
-                if self._apart[d, "count"]
+                if self._other_copies[d, "count"]
             ),
             classified_ps=dict(self._classified),
             hidden_events=sum(self._hidden.values()),

@@ -22,7 +22,7 @@ from hloinspect.timeline.spans import Ints, Spans, union
 Flags = NDArray[np.bool_]
 _FAR = np.int64(1) << np.int64(60)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_APART = (kinds.APART_TO_HOST, kinds.APART_FROM_HOST)
+_OTHER_COPIES = (kinds.OTHER_TO_HOST, kinds.OTHER_FROM_HOST)
 MANY = 0.8
 """Step annotations are followed if so many of them have the same number of runs in them."""
 
@@ -235,7 +235,7 @@ def _busy(found: DeviceEvents) -> Busy:
         chosen = found.chosen(_is_kind(found, *wanted))
         return union(found.start_ps[chosen], found.end_ps[chosen])
 
-    return Busy(spans(kinds.COMPUTE), spans(kinds.COLLECTIVE), spans(*_APART))
+    return Busy(spans(kinds.COMPUTE), spans(kinds.COLLECTIVE), spans(*_OTHER_COPIES))
 
 
 def _is_kind(found: DeviceEvents, *wanted: int) -> Flags:

@@ -57,7 +57,7 @@ class Loop:
 
     first: int
     last: int
-    turns: int
+    iterations: int
 
 
 class ProgramJoin:
@@ -105,7 +105,7 @@ class ProgramJoin:
             for name in self.offload.program.conditional
             if name in self._first
         ]
-        return (*branches, *((loop.first, loop.last) for loop in self.loops if not loop.turns))
+        return (*branches, *((loop.first, loop.last) for loop in self.loops if not loop.iterations))
 
     def done_ranks(self, pair: int) -> tuple[int, ...]:
         """Where the program waits for what a pair's start began, in order; empty for 0."""
@@ -244,8 +244,8 @@ def _layout(
             if instruction.opcode == "while":
                 body = next(iter(instruction.called.get("body", ())), "")
                 known = instruction.name not in unknown
-                turns = program.executions.get(body, 0) if known else 0
-                loops.append(Loop(begin, first[name] + index + inserted, turns))
+                iterations = program.executions.get(body, 0) if known else 0
+                loops.append(Loop(begin, first[name] + index + inserted, iterations))
     return first, moved, tuple(loops)
 
 

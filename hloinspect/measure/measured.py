@@ -80,7 +80,7 @@ class StepFigures:
     host_bound_ps: int
     busy_d2h_ps: int
     busy_h2d_ps: int
-    apart_ps: int
+    other_copies_ps: int
     transfers: Mapping[int, TransferFigures]
 
 
@@ -144,7 +144,7 @@ class ProgramSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesApart:
+class OtherCopies:
     """Copies between host and device that are no instruction of the step: ``device_put``, callbacks, input feeds."""
 
     direction: str
@@ -180,7 +180,7 @@ class MeasuredFile:
     module: bytes | None
     devices: tuple[MeasuredDevice, ...]
     programs: tuple[ProgramSeen, ...] = ()
-    apart: tuple[CopiesApart, ...] = ()
+    other_copies: tuple[OtherCopies, ...] = ()
     classified_ps: Mapping[str, int] = field(default_factory=dict)
     hidden_events: int = 0
     graph_blocks: int = 0

@@ -41,7 +41,7 @@ class Busy:
 
     compute: Spans
     collective: Spans
-    apart: Spans
+    other_copies: Spans
 
 
 def figures(begin: Ints, end: Ints, busy: Busy, moves: Moves, host_bound_ps: Ints) -> dict[str, Ints]:
@@ -74,7 +74,7 @@ def figures(begin: Ints, end: Ints, busy: Busy, moves: Moves, host_bound_ps: Int
         "host_bound_ps": host_bound_ps,
         "busy_d2h_ps": per_step(to_host),
         "busy_h2d_ps": per_step(from_host),
-        "apart_ps": per_step(busy.apart),
+        "other_copies_ps": per_step(busy.other_copies),
     }
 
 

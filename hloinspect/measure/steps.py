@@ -57,7 +57,7 @@ def cut_runs(ranks: Ints, loops: Sequence[Loop]) -> Runs:
     if around is None:
         new = falls[_is_new_run(ranks, falls, loops)] if len(falls) else falls
     else:
-        new, certain = _count_turns(ranks, falls, loops, around)
+        new, certain = _count_iterations(ranks, falls, loops, around)
     first = np.concatenate(([0], new)).astype(np.int64)
     return Runs(first, np.concatenate((first[1:] - 1, [len(ranks) - 1])), certain)
 
@@ -71,17 +71,17 @@ def _is_new_run(ranks: Ints, falls: Ints, loops: Sequence[Loop]) -> NDArray[np.b
     return np.array(is_new, np.bool_)[inverse.ravel()]
 
 
-def _count_turns(ranks: Ints, falls: Ints, loops: Sequence[Loop], around: Loop) -> tuple[Ints, bool]:
+def _count_iterations(ranks: Ints, falls: Ints, loops: Sequence[Loop], around: Loop) -> tuple[Ints, bool]:
     """Where all that runs on the main stream is in one loop, runs are told apart by counting its turns."""
     before, after = ranks[falls - 1], ranks[falls]
     inner = [loop for loop in loops if around.first <= loop.first and loop.last <= around.last and loop != around]
-    turn = before != after
+    iteration = before != after
     for loop in inner:
-        turn &= ~((before <= loop.last) & (before >= loop.first) & (after <= loop.last) & (after >= loop.first))
-    turns = falls[turn] if turn.any() or len(np.unique(ranks)) > 1 else falls
-    if not around.turns:
-        return turns, False
-    return turns[around.turns - 1 :: around.turns], True
+        iteration &= ~((before <= loop.last) & (before >= loop.first) & (after <= loop.last) & (after >= loop.first))
+    iterations = falls[iteration] if iteration.any() or len(np.unique(ranks)) > 1 else falls
+    if not around.iterations:
+        return iterations, False
+    return iterations[around.iterations - 1 :: around.iterations], True
 
 
 def _innermost(loops: Sequence[Loop], low: int, high: int) -> Loop | None:

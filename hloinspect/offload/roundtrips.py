@@ -34,7 +34,7 @@ NEVER_WRITTEN = "never written"
 
 
 @dataclass(frozen=True, slots=True)
-class OuterBuffers:
+class EntryBuffers:
     """Host buffers that are arguments of the step, results of it, or copied within host memory."""
 
     arguments: frozenset[Node]
@@ -42,10 +42,10 @@ class OuterBuffers:
     copied: frozenset[Node]
 
 
-def round_trips(program: Program, transfers: Sequence[Transfer], outer: OuterBuffers) -> list[Transfer]:
+def round_trips(program: Program, transfers: Sequence[Transfer], entry_value: EntryBuffers) -> list[Transfer]:
     """The same transfers with ``round_trip``, ``partners`` and ``fate``; an H2D takes its partner's source line and
     name."""
-    reads = reads_of(program, transfers, outer.copied)
+    reads = reads_of(program, transfers, entry_value.copied)
     partners = _partners(transfers, reads)
     by_id = {transfer.id: transfer for transfer in transfers}
     linked = []
@@ -64,7 +64,7 @@ def round_trips(program: Program, transfers: Sequence[Transfer], outer: OuterBuf
                 partners_cut=transfer.buffer in reads.cut,
                 source=source,
                 tensor=tensor,
-                fate=_fate(transfer, other is not None, outer, reads),
+                outcome=_outcome(transfer, other is not None, entry_value, reads),
             )
         )
     return linked
@@ -93,13 +93,13 @@ def _partners(transfers: Sequence[Transfer], reads: Reads) -> dict[int, tuple[in
     return {own: (first[own], *(each for each in some if each != first[own])) for own, some in found.items()}
 
 
-def _fate(transfer: Transfer, has_partner: bool, outer: OuterBuffers, reads: Reads) -> str:
+def _outcome(transfer: Transfer, has_partner: bool, entry_value: EntryBuffers, reads: Reads) -> str:
     if has_partner:
         return ROUND_TRIP
     if transfer.direction == H2D:
-        if transfer.buffer in outer.arguments:
+        if transfer.buffer in entry_value.arguments:
             return ARGUMENT
-        return HOST_COPY if transfer.buffer in outer.copied else NEVER_WRITTEN
-    if transfer.buffer in outer.results and (transfer.buffer not in reads.placed or transfer.id in reads.kept):
+        return HOST_COPY if transfer.buffer in entry_value.copied else NEVER_WRITTEN
+    if transfer.buffer in entry_value.results and (transfer.buffer not in reads.placed or transfer.id in reads.kept):
         return RESULT
-    return HOST_COPY if transfer.buffer in outer.copied else NEVER_READ
+    return HOST_COPY if transfer.buffer in entry_value.copied else NEVER_READ

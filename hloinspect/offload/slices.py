@@ -20,7 +20,7 @@ from hloinspect.hlo.shape import Shape, dtype_bits
 from hloinspect.offload.mechanism import is_pure_copy, slice_config
 from hloinspect.offload.program import Program
 
-_TURNS = 2
+_ITERATIONS = 2
 
 MEMCPY_CONFIG = "dynamic_memcpy_config"
 """The configuration that jax up to 0.10.1 writes: the pass fusion-dynamic-memcpy-rewriter makes it."""
@@ -105,11 +105,11 @@ def check_slices(program: Program) -> Slices:
         for computation in program.computations() if configured else ():
             if not program.executions[computation.name]:
                 continue
-            turns = arguments.get(computation.name, ())
+            iterations = arguments.get(computation.name, ())
             for index in computation.ending_in("fusion", "-start"):
                 if not (instruction := computation.instruction(index)).called.get("calls"):
                     continue
-                for each in _checks(module, computation, instruction, turns):
+                for each in _checks(module, computation, instruction, iterations):
                     found = _decided(each, computation.name in uncounted)
                     if isinstance(found, SliceCheck):
                         checks.append(found)
@@ -151,9 +151,9 @@ def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
         call = caller.instruction(site.index)
         outer = found.get(site.caller) or [no_arguments]
         if call.opcode == "while":
-            turns = _TURNS if call.name in program.unknown_trip_counts else min(site.times, _TURNS)
+            iterations = _ITERATIONS if call.name in program.unknown_trip_counts else min(site.times, _ITERATIONS)
             values = LoopValues(module, caller, call, outer[0])
-            found[site.callee] = [values.arguments(turn) for turn in range(turns)]
+            found[site.callee] = [values.arguments(iteration) for iteration in range(iterations)]
         elif call.opcode == "call":
             found[site.callee] = (
                 [passed_on(module, caller, call, each) for each in outer] if found.get(site.caller) else []
@@ -178,14 +178,14 @@ def passed_on(module: Module, caller: Computation, call: Instruction, outer: Arg
 
 
 def _checks(
-    module: Module, computation: Computation, instruction: Instruction, turns: Sequence[Arguments]
+    module: Module, computation: Computation, instruction: Instruction, iterations: Sequence[Arguments]
 ) -> Iterator[SliceCheck | UncheckedSlice]:
     """Yield the slices that an instruction copies by a configuration."""
     callee = module.computations.get(instruction.called["calls"][0])
     if callee is None:
         return
     memcpy: Mapping[str, object] | None = _memcpy_config(instruction)
-    passed = [passed_on(module, computation, instruction, turn) for turn in turns or (no_arguments,)]
+    passed = [passed_on(module, computation, instruction, iteration) for iteration in iterations or (no_arguments,)]
     if instruction.start_of == "async" and callee.root.opcode == "fusion":
         memcpy = _memcpy_config(callee.root) or memcpy
         inner = module.computations.get(next(iter(callee.root.called.get("calls", ())), ""))
@@ -204,7 +204,7 @@ def _checks(
         whole = module.shape_of(callee, part.operands[0])
         if whole is None or (config == MEMCPY_CONFIG and memcpy is None):
             continue
-        emitted = _emitted(part, memcpy, len(turns))
+        emitted = _emitted(part, memcpy, len(iterations))
         offsets = [_offset(module, callee, part, whole, each) for each in passed] if emitted is not None else []
         known = tuple(offset for offset in offsets if offset is not None)
         if emitted is not None and len(known) == len(offsets):
@@ -224,7 +224,7 @@ def _number(value: object) -> int | None:
     return int(text) if text.removeprefix("-").isdecimal() and len(text) < 20 else None
 
 
-def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int) -> tuple[int, ...] | None:
+def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, iterations: int) -> tuple[int, ...] | None:
     """Byte offsets of the first turns (0 turns: the one outside of loops) as XLA will use them, or None where no
     configuration says so."""
     config = slice_config(part)
@@ -234,16 +234,16 @@ def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, turns: int)
         offset, stride = _number(fields.get("byte_offset", 0)), _number(fields.get("byte_stride", 0))
         # loop_index counts loops from the innermost one out; only that one is followed here
         loop = config.get("loop_index")
-        if offset is None or stride is None or str(loop or 0) != "0" or (loop is not None and not turns):
+        if offset is None or stride is None or str(loop or 0) != "0" or (loop is not None and not iterations):
             return None
-        return tuple(offset + turn * stride for turn in range(max(turns, 1)))
-    if memcpy is None or not memcpy.get("depends_on_loop") or not turns:
+        return tuple(offset + iteration * stride for iteration in range(max(iterations, 1)))
+    if memcpy is None or not memcpy.get("depends_on_loop") or not iterations:
         return None
     key = "src_offset_bytes" if part.opcode == "dynamic-slice" else "dst_offset_bytes"
     listed = memcpy.get(key)
-    offsets = [_number(value) for value in listed[:turns]] if isinstance(listed, list) else []
+    offsets = [_number(value) for value in listed[:iterations]] if isinstance(listed, list) else []
     known = tuple(offset for offset in offsets if offset is not None)
-    return known if len(known) == turns else None
+    return known if len(known) == iterations else None
 
 
 def _shape(module: Module, body: Computation, operands: Sequence[Operand], number: int) -> Shape | None:

@@ -135,10 +135,10 @@ class _Climber:
     ) -> tuple[Computation, Operand] | None:
         number = parameter.parameter_number
         if self._fusions:  # inside a fusion's body: back out to its operand
-            outer, fusion = self._fusions.pop()
+            entry_value, fusion = self._fusions.pop()
             if 0 <= number < len(fusion.operands):
                 operand = fusion.operands[number]
-                return outer, Operand(operand.name, operand.path + path)
+                return entry_value, Operand(operand.name, operand.path + path)
             return None
         site = self._sites.get(computation.name)
         if site is None:

@@ -53,7 +53,7 @@ class Transfer:
     round_trip: int | None
     buffer: Node | None
     stream: str | None = None
-    fate: str = ""
+    outcome: str = ""
     partners: tuple[int, ...] = ()
     partners_cut: bool = False
 

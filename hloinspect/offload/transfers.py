@@ -17,7 +17,7 @@ from hloinspect.offload.events import HostEvent, host_events, kind_of
 from hloinspect.offload.mechanism import slice_mechanism
 from hloinspect.offload.pairs import AsyncPairs, async_pairs
 from hloinspect.offload.program import CONTROL_FLOW, Program, program_of
-from hloinspect.offload.roundtrips import OuterBuffers, round_trips
+from hloinspect.offload.roundtrips import EntryBuffers, round_trips
 from hloinspect.offload.source import producer, source_of
 from hloinspect.offload.transfer import D2H, H2D, Tensor, Transfer
 
@@ -104,10 +104,10 @@ def find_offload(module: Module) -> Offload:
                 else:
                     transfers.append(_transfer(program, buffers, computation, instruction, found, pairs))
     ordered = [replace(transfer, id=number) for number, transfer in enumerate(transfers, 1)]
-    outer = OuterBuffers(*_outer_buffers(module, buffers), _copied_buffers(program, buffers, copies))
+    entry_value = EntryBuffers(*_entry_buffers(module, buffers), _copied_buffers(program, buffers, copies))
     return Offload(
         program=program,
-        transfers=tuple(round_trips(program, ordered, outer)),
+        transfers=tuple(round_trips(program, ordered, entry_value)),
         host_copies=tuple(copies),
         host_values=tuple(_host_values(module)),
         pairs=pairs,
@@ -338,7 +338,7 @@ def _copied_buffers(program: Program, buffers: HostBuffers, copies: Sequence[Hos
     return frozenset(found)
 
 
-def _outer_buffers(module: Module, buffers: HostBuffers) -> tuple[frozenset[Node], frozenset[Node]]:
+def _entry_buffers(module: Module, buffers: HostBuffers) -> tuple[frozenset[Node], frozenset[Node]]:
     """The host buffers that are arguments of the step, and those that are results."""
     entry = module.entry
     arguments = {

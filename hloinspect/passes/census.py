@@ -117,11 +117,11 @@ class Census:
         """How many instructions move bytes in a direction."""
         return sum(self.of(f"{kind}_{direction}").count for kind in MOVES)
 
-    def wishes(self, direction: str) -> int:
-        """How many instructions ask for a move in a direction or make one."""
-        return self.moves(direction) + self.placements(direction)
-
     def placements(self, direction: str) -> int:
+        """How many instructions ask for a move in a direction or make one."""
+        return self.moves(direction) + self.waiting(direction)
+
+    def waiting(self, direction: str) -> int:
         """How many annotations and marks still wait for a pass that carries them out."""
         return self.of(f"annotation_{direction}").count + self.of(f"mark_{direction}").count
 

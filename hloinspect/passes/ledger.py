@@ -37,7 +37,7 @@ class Change:
 
     def fewer(self, direction: str) -> int:
         """By how many fewer instructions ask for a move in a direction, or make one, than before; 0 for more."""
-        return max(0, self.before.wishes(direction) - self.after.wishes(direction))
+        return max(0, self.before.placements(direction) - self.after.placements(direction))
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -48,7 +48,7 @@ class Change:
         gone = {
             d: self.fewer(d)
             for d in (D2H, H2D)
-            if not self.after.wishes(d) or self.after.moves(d) < self.before.moves(d)
+            if not self.after.placements(d) or self.after.moves(d) < self.before.moves(d)
         }
         return {direction: count for direction, count in gone.items() if count}
 
@@ -123,7 +123,7 @@ _WAYS = {D2H: "to the host", H2D: "back"}
 def _lost(change: Change) -> list[str]:
     found = []
     for direction, way in _WAYS.items():
-        count, before = change.fewer(direction), change.before.wishes(direction)
+        count, before = change.fewer(direction), change.before.placements(direction)
         if direction in change.dropped:
             found.append(f"{count} of {before} moves {way} dropped")
         elif count and change.after.moves(direction) > change.before.moves(direction):

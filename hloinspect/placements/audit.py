@@ -20,8 +20,8 @@ from hloinspect.offload.names import _likeness as likeness
 from hloinspect.offload.names import _trimmed as trimmed
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
-from hloinspect.placements.assign_asks import assign
-from hloinspect.placements.flow import POLICY, Ask, Outer, Place, Wishes
+from hloinspect.placements.assign_requests import assign
+from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
 # What becomes of what was asked.
 KEPT = "kept"
@@ -102,29 +102,29 @@ class Audit:
 
 def audit(
     offload: Offload,
-    wishes: Wishes,
-    lowered: Wishes | None = None,
+    placements: Placements,
+    lowered: Placements | None = None,
     policies: Sequence[PolicyName] = (),
     dropped_by: Mapping[str, str] | None = None,
 ) -> Audit:
     """Holds ``wishes`` against a module. ``lowered`` are those of the StableHLO, where ``wishes`` are of the jaxpr that
     it was made from: what is in one and not in the other, JAX dropped. ``dropped_by`` names, for a direction, the pass
     after which transfers of it are fewer."""
-    return _Join(offload, wishes, lowered, policies, dropped_by or {}).audit()
+    return _Join(offload, placements, lowered, policies, dropped_by or {}).audit()
 
 
 class _Join:
     def __init__(
         self,
         offload: Offload,
-        wishes: Wishes,
-        lowered: Wishes | None,
+        placements: Placements,
+        lowered: Placements | None,
         policies: Sequence[PolicyName],
         dropped_by: Mapping[str, str],
     ) -> None:
-        self._offload, self._wishes, self._policies, self._dropped_by = offload, wishes, policies, dropped_by
-        self._asks = wishes.asks
-        self._missing = _dropped_in_lowering(wishes, lowered) if lowered is not None and not lowered.gap else set()
+        self._offload, self._placements, self._policies, self._dropped_by = offload, placements, policies, dropped_by
+        self._requests = placements.requests
+        self._missing = _dropped_in_lowering(placements, lowered) if lowered is not None and not lowered.gap else set()
         module = offload.program.module
         buffers = HostBuffers(offload.program)
         entry = module.entry
@@ -141,12 +141,14 @@ class _Join:
         }
         self._names = {parameter.parameter_number: _name_of(parameter) for parameter in entry.parameters}
         self._transfers: dict[int, tuple[int, ...]] = {}  # ids by ask
-        self._brought_back_apart = {ask.of for ask in self._asks if ask.of is not None and ask.apart}
+        self._brought_back_elsewhere = {
+            request.of for request in self._requests if request.of is not None and request.separated
+        }
 
     def audit(self) -> Audit:
         for direction in (D2H, H2D):  # what brings a value back is known by what sent it
             self._match(direction)
-        entries = [*self._values(), *self._outers(), *self._computes(), *self._unmatched_names()]
+        entries = [*self._values(), *self._entry_values(), *self._computes(), *self._unmatched_names()]
         explained = {number for entry in entries for number in entry.transfers}
         unexplained = tuple(t.id for t in self._offload.transfers if t.id not in explained)
         return Audit(tuple(entries), unexplained, tuple(self._unexplained_host()), self._checkpoint_names())
@@ -154,30 +156,39 @@ class _Join:
     def _checkpoint_names(self) -> dict[int, str]:
         names: dict[int, set[str]] = {}
         by_id = {transfer.id: transfer for transfer in self._offload.transfers}
-        for number, ask in enumerate(self._asks):
+        for number, request in enumerate(self._requests):
             for identity in self._transfers[number]:
-                sure = self._tie(ask, by_id[identity]) >= _SAME_LINE
-                names.setdefault(identity, set()).add(ask.name if sure and ask.by == POLICY else "")
+                sure = self._tie(request, by_id[identity]) >= _SAME_LINE
+                names.setdefault(identity, set()).add(request.name if sure and request.by == POLICY else "")
         return {identity: name for identity, (name, *more) in names.items() if name and not more}
 
     # ---- ties
 
     def _match(self, direction: str) -> None:
-        numbers = [number for number, ask in enumerate(self._asks) if ask.direction == direction]
+        numbers = [number for number, request in enumerate(self._requests) if request.direction == direction]
         numbers.sort(key=self._likelihood)
         transfers = [transfer for transfer in self._offload.transfers if transfer.direction == direction]
         known: dict[object, dict[int, int]] = {}
         ties = []
         for number in numbers:
-            ask = self._asks[number]
+            request = self._requests[number]
             # of many layers most are alike in all that a tie looks at
-            key = (ask.dtype, ask.shape, ask.runs, ask.of, ask.argument, ask.result, ask.made, ask.place)
+            key = (
+                request.dtype,
+                request.shape,
+                request.runs,
+                request.of,
+                request.argument,
+                request.result,
+                request.made,
+                request.place,
+            )
             if key not in known:
                 known[key] = {
-                    place: tie for place, transfer in enumerate(transfers) if (tie := self._tie(ask, transfer))
+                    place: tie for place, transfer in enumerate(transfers) if (tie := self._tie(request, transfer))
                 }
             ties.append(known[key])
-        found = assign(ties, [self._asks[n].runs for n in numbers], [t.executions for t in transfers])
+        found = assign(ties, [self._requests[n].runs for n in numbers], [t.executions for t in transfers])
         alike: dict[frozenset[tuple[int, int]], list[int]] = {}
         for number, own, places in zip(numbers, ties, found, strict=True):
             self._transfers[number] = tuple(transfers[place].id for place in places)
@@ -185,58 +196,62 @@ class _Join:
                 alike.setdefault(frozenset(own.items()), []).append(number)
         for members in alike.values():
             # values of one line and shape with names of their own: nothing in the module tells which is which
-            if len({self._asks[number].name for number in members}) > 1:
+            if len({self._requests[number].name for number in members}) > 1:
                 shared = {identity for number in members for identity in self._transfers[number]}
                 self._transfers.update(dict.fromkeys(members, tuple(sorted(shared))))
 
     def _likelihood(self, number: int) -> tuple[bool, bool, bool, int]:
         """Sorts asks that are alike: transfers are those of the asks that XLA has the least reason to drop."""
-        ask = self._asks[number]
-        apart = ask.apart if ask.of is not None else number in self._brought_back_apart
-        return (not ask.live, ask.constant, not apart, number)
+        request = self._requests[number]
+        separated = request.separated if request.of is not None else number in self._brought_back_elsewhere
+        return (not request.live, request.constant, not separated, number)
 
-    def _tie(self, ask: Ask, transfer: Transfer) -> int:
+    def _tie(self, request: Request, transfer: Transfer) -> int:
         """How strongly a transfer is tied to an ask; 0 where it cannot answer it."""
-        if ask.dtype and ask.dtype != transfer.tensor.dtype:
+        if request.dtype and request.dtype != transfer.tensor.dtype:
             return 0
-        fits, same = _fit(transfer.tensor.shape, ask.shape)
-        level = self._level(ask, transfer, fits)
-        return level and level + _EXACT * same + _AS_OFTEN * (transfer.executions == ask.runs)
+        fits, same = _fit(transfer.tensor.shape, request.shape)
+        level = self._level(request, transfer, fits)
+        return level and level + _EXACT * same + _AS_OFTEN * (transfer.executions == request.runs)
 
-    def _level(self, ask: Ask, transfer: Transfer, fits: bool) -> int:
-        if self._shares_buffer(ask, transfer):
+    def _level(self, request: Request, transfer: Transfer, fits: bool) -> int:
+        if self._shares_buffer(request, transfer):
             return _SAME_BUFFER
         if not fits:
             return 0
-        if ask.direction == D2H and ask.argument is not None and transfer.tensor.name:
-            return _SAME_PLACE if transfer.tensor.name == self._names.get(ask.argument) else 0
-        if _same_line(transfer.source, ask.made):
-            same = transfer.source is not None and ask.made is not None and transfer.source.column == ask.made.column
+        if request.direction == D2H and request.argument is not None and transfer.tensor.name:
+            return _SAME_PLACE if transfer.tensor.name == self._names.get(request.argument) else 0
+        if _same_line(transfer.source, request.made):
+            same = (
+                transfer.source is not None
+                and request.made is not None
+                and transfer.source.column == request.made.column
+            )
             return _SAME_PLACE if same else _SAME_LINE
-        return _ASKING_LINE if _same_line(transfer.source, ask.place) else _SHAPE
+        return _ASKING_LINE if _same_line(transfer.source, request.place) else _SHAPE
 
-    def _shares_buffer(self, ask: Ask, transfer: Transfer) -> bool:
+    def _shares_buffer(self, request: Request, transfer: Transfer) -> bool:
         """Whether both are of one buffer in host memory: what was sent and comes back, an argument, or a result."""
-        if ask.direction == H2D and ask.of is not None and not ask.computed:
-            sent = set(self._transfers[ask.of])
+        if request.direction == H2D and request.of is not None and not request.computed:
+            sent = set(self._transfers[request.of])
             if transfer.partners_cut:
                 return any(t.buffer == transfer.buffer for t in self._offload.transfers if t.id in sent)
             return not sent.isdisjoint(transfer.partners)
         if transfer.buffer is None:
             return False
         buffer: Node | None = None
-        if ask.direction == H2D and ask.argument is not None:
-            buffer = self._arguments.get(ask.argument)
-        elif ask.direction == D2H and ask.result is not None:
-            buffer = self._results.get(ask.result)
+        if request.direction == H2D and request.argument is not None:
+            buffer = self._arguments.get(request.argument)
+        elif request.direction == D2H and request.result is not None:
+            buffer = self._results.get(request.result)
         return buffer is not None and buffer == transfer.buffer
 
     # ---- what became of each
 
     def _values(self) -> list[Entry]:
         groups: dict[tuple[object, ...], list[tuple[int, Entry]]] = {}
-        for number, ask in enumerate(self._asks):
-            entry = self._entry(number, ask)
+        for number, request in enumerate(self._requests):
+            entry = self._entry(number, request)
             line = entry.place and (entry.place.file, entry.place.line)
             key = (entry.direction, entry.by, entry.name, entry.dtype, entry.shape, line, entry.outcome, entry.cause)
             groups.setdefault(key, []).append((number, entry))
@@ -248,102 +263,114 @@ class _Join:
             found.append(replace(first, count=len(members), runs=runs, transfers=tuple(transfers)))
         return found
 
-    def _entry(self, number: int, ask: Ask) -> Entry:
+    def _entry(self, number: int, request: Request) -> Entry:
         transfers = self._transfers[number]
-        outcome, cause = self._outcome(number, ask)
+        outcome, cause = self._outcome(number, request)
         if outcome == MERGED:
-            transfers = self._transfers[self._twin(number, ask) or 0]
+            transfers = self._transfers[self._twin(number, request) or 0]
         return Entry(
             kind=VALUE,
-            direction=ask.direction,
-            by=ask.by,
-            name=ask.name or self._names.get(-1 if ask.argument is None else ask.argument, ""),
-            dtype=ask.dtype,
-            shape=ask.shape,
+            direction=request.direction,
+            by=request.by,
+            name=request.name or self._names.get(-1 if request.argument is None else request.argument, ""),
+            dtype=request.dtype,
+            shape=request.shape,
             count=1,
-            runs=ask.runs,
+            runs=request.runs,
             outcome=outcome,
             cause=cause,
             near="",
             transfers=transfers,
-            place=ask.place or ask.made,
-            pass_name=self._dropped_by.get(ask.direction, "") if outcome == DROPPED and cause != LOWERING else "",
+            place=request.place or request.made,
+            pass_name=self._dropped_by.get(request.direction, "") if outcome == DROPPED and cause != LOWERING else "",
         )
 
-    def _outcome(self, number: int, ask: Ask) -> tuple[str, str]:
+    def _outcome(self, number: int, request: Request) -> tuple[str, str]:
         by_id = {transfer.id: transfer for transfer in self._offload.transfers}
         found = [by_id[identity] for identity in self._transfers[number]]
         if any(transfer.mechanism == "kernel" for transfer in found):
             return KERNEL, ""
         if found:
             return (KEPT if all(transfer.asynchronous for transfer in found) else SYNCHRONOUS), ""
-        if self._twin(number, ask) is not None:
+        if self._twin(number, request) is not None:
             return MERGED, ""
-        if self._works_on_host(number, ask):
+        if self._works_on_host(number, request):
             return HOST_COMPUTE, ""
-        return DROPPED, self._cause(number, ask)
+        return DROPPED, self._cause(number, request)
 
-    def _twin(self, number: int, ask: Ask) -> int | None:
+    def _twin(self, number: int, request: Request) -> int | None:
         """Another ask for the same value in the same direction that has transfers."""
-        for other, twin in enumerate(self._asks):
-            if other == number or twin.direction != ask.direction or not self._transfers[other]:
+        for other, twin in enumerate(self._requests):
+            if other == number or twin.direction != request.direction or not self._transfers[other]:
                 continue
-            if twin.value == ask.value or (ask.of is not None and twin.of == ask.of):
+            if twin.value == request.value or (request.of is not None and twin.of == request.of):
                 return other
         return None
 
-    def _works_on_host(self, number: int, ask: Ask) -> bool:
+    def _works_on_host(self, number: int, request: Request) -> bool:
         """Whether the module works on the value in host memory instead: there is work there, and nothing says that the
         value has no part in it."""
         if not self._offload.host_copies and not any(e.kind == HOST_COMPUTE_EVENT for e in self._offload.host_events):
             return False
-        if ask.direction == H2D:
-            return ask.computed
-        return ask.live and not any(other.of == number and not other.computed for other in self._asks)
+        if request.direction == H2D:
+            return request.computed
+        return request.live and not any(other.of == number and not other.computed for other in self._requests)
 
-    def _cause(self, number: int, ask: Ask) -> str:
-        if not ask.live:
+    def _cause(self, number: int, request: Request) -> str:
+        if not request.live:
             return DEAD
         if number in self._missing:
             return LOWERING
-        if ask.constant:
+        if request.constant:
             return IS_CONSTANT
-        if ask.direction == H2D:
-            if ask.argument is not None and ask.of is None and ask.argument not in self._arguments:
+        if request.direction == H2D:
+            if request.argument is not None and request.of is None and request.argument not in self._arguments:
                 return MEMORY_KIND
-            sent = ask.of is not None and not self._transfers[ask.of]
-            return FOLDED if sent and not ask.apart else NO_TRANSFER
-        back = [other for other in self._asks if other.of == number]
-        if ask.result is not None and ask.result not in self._results:
+            sent = request.of is not None and not self._transfers[request.of]
+            return FOLDED if sent and not request.separated else NO_TRANSFER
+        back = [other for other in self._requests if other.of == number]
+        if request.result is not None and request.result not in self._results:
             return MEMORY_KIND
-        if back and not any(other.apart for other in back):
+        if back and not any(other.separated for other in back):
             return FOLDED
-        return NO_TRANSFER if back or ask.result is not None else NOT_NEEDED
+        return NO_TRANSFER if back or request.result is not None else NOT_NEEDED
 
     # ---- arguments, results, computations and names
 
-    def _outers(self) -> Iterator[Entry]:
+    def _entry_values(self) -> Iterator[Entry]:
         explained = {number for numbers in self._transfers.values() for number in numbers}
-        for outer in self._wishes.outers:
-            held = self._arguments if outer.kind == ARGUMENT else self._results
-            buffer = held.get(outer.number)
+        for entry_value in self._placements.entry_values:
+            held = self._arguments if entry_value.kind == ARGUMENT else self._results
+            buffer = held.get(entry_value.number)
             own = () if buffer is None else [t for t in self._offload.transfers if t.buffer == buffer]
             # a transfer that a placement asked for is that one's; the others only this can have asked for
             transfers = tuple(transfer.id for transfer in own if transfer.id not in explained)
-            outcome, cause = (KEPT, "") if buffer is not None else self._lost_outer(outer)
-            yield self._outer(outer, outcome, cause, transfers)
+            outcome, cause = (KEPT, "") if buffer is not None else self._lost_entry_value(entry_value)
+            yield self._entry_value(entry_value, outcome, cause, transfers)
 
-    def _lost_outer(self, outer: Outer) -> tuple[str, str]:
-        return (UNUSED, DEAD) if outer.kind == ARGUMENT and outer.number < 0 else (DROPPED, MEMORY_KIND)
+    def _lost_entry_value(self, entry_value: EntryValue) -> tuple[str, str]:
+        return (UNUSED, DEAD) if entry_value.kind == ARGUMENT and entry_value.number < 0 else (DROPPED, MEMORY_KIND)
 
-    def _outer(self, outer: Outer, outcome: str, cause: str, transfers: tuple[int, ...]) -> Entry:
+    def _entry_value(self, entry_value: EntryValue, outcome: str, cause: str, transfers: tuple[int, ...]) -> Entry:
         return Entry(
-            outer.kind, "", "sharding", outer.name, outer.dtype, outer.shape, 1, 1, outcome, cause, "", transfers, None
+            entry_value.kind,
+            "",
+            "sharding",
+            entry_value.name,
+            entry_value.dtype,
+            entry_value.shape,
+            1,
+            1,
+            outcome,
+            cause,
+            "",
+            transfers,
+            None,
         )
 
     def _computes(self) -> Iterator[Entry]:
         events = [event for event in self._offload.host_events if event.kind == HOST_COMPUTE_EVENT]
-        for place in self._wishes.computes:
+        for place in self._placements.computes:
             outcome, cause = (KEPT, "") if events else (DROPPED, NO_TRANSFER)
             if not events and any(copy.mechanism == "kernel" for copy in self._offload.host_copies):
                 outcome, cause = KERNEL, ""
@@ -351,15 +378,15 @@ class _Join:
 
     def _unmatched_names(self) -> Iterator[Entry]:
         """Names of policies that no offloaded value bears."""
-        offloaded = {ask.name for ask in self._asks if ask.direction == D2H}
+        offloaded = {request.name for request in self._requests if request.direction == D2H}
         seen: set[str] = set()
         for policy in self._policies:
             if policy.name in offloaded or policy.name in seen:
                 continue
             seen.add(policy.name)
-            borne = policy.name in self._wishes.names
-            near = "" if borne else _nearest(policy.name, self._wishes.names)
-            place = self._wishes.names.get(policy.name) if borne else policy.place
+            borne = policy.name in self._placements.names
+            near = "" if borne else _nearest(policy.name, self._placements.names)
+            place = self._placements.names.get(policy.name) if borne else policy.place
             yield Entry(
                 NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, NOT_NEEDED if borne else NOT_BORNE, near, (),
                 place,
@@ -367,8 +394,10 @@ class _Join:
 
     def _unexplained_host(self) -> Iterator[str]:
         """Work in host memory or on the host where nothing was asked for that could lead to it."""
-        asked = bool(self._wishes.outers or self._wishes.computes) or any(a.direction == D2H for a in self._asks)
-        if asked:
+        requested = bool(self._placements.entry_values or self._placements.computes) or any(
+            a.direction == D2H for a in self._requests
+        )
+        if requested:
             return
         for copy in self._offload.host_copies:
             yield copy.instruction
@@ -403,21 +432,21 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), "")
 
 
-def _dropped_in_lowering(wishes: Wishes, lowered: Wishes) -> set[int]:
+def _dropped_in_lowering(placements: Placements, lowered: Placements) -> set[int]:
     """The asks of a jaxpr that have no equal in the StableHLO made from it: of those alike, as many as are missing, the
     last ones first. What nothing needs may be missing without harm and is not looked for."""
     there: dict[tuple[object, ...], int] = {}
-    for ask in lowered.asks:
-        there[_likes(ask)] = there.get(_likes(ask), 0) + 1
+    for request in lowered.requests:
+        there[_likes(request)] = there.get(_likes(request), 0) + 1
     missing = set()
-    for number, ask in enumerate(wishes.asks):
-        key = _likes(ask)
+    for number, request in enumerate(placements.requests):
+        key = _likes(request)
         if there.get(key, 0) > 0:
             there[key] -= 1
-        elif ask.live:
+        elif request.live:
             missing.add(number)
     return missing
 
 
-def _likes(ask: Ask) -> tuple[object, ...]:
-    return (ask.direction, ask.dtype, ask.shape)
+def _likes(request: Request) -> tuple[object, ...]:
+    return (request.direction, request.dtype, request.shape)

@@ -13,7 +13,7 @@ from hloinspect.hlo.shape import Shape, parse_shape
 from hloinspect.offload.source import source_of
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
-from hloinspect.placements.flow import Flow, Node, Outer, Place, Put, TooLargeError, Where, Wishes
+from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
 from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
@@ -30,15 +30,15 @@ Value = int | tuple["Value", ...]
 Make = Callable[[int], int]
 
 
-def wishes_before(module: Module) -> Wishes:
+def placements_before_passes(module: Module) -> Placements:
     """What the HLO of a step asks before XLA's passes. A module that is too large has a ``gap``.
 
     Raises HloParseError where the module is damaged.
     """
     try:
-        return _Reader(module).wishes()
+        return _Reader(module).placements()
     except TooLargeError:
-        return Wishes("hlo", (), (), gap="the step calls more before its passes than is followed")
+        return Placements("hlo", (), (), gap="the step calls more before its passes than is followed")
 
 
 class _Reader:
@@ -47,20 +47,22 @@ class _Reader:
         self._graph = Flow()
         self._walked = 0
 
-    def wishes(self) -> Wishes:
+    def placements(self) -> Placements:
         entry = self._module.entry
         arguments, results = _layouts(self._module)
         names = {parameter.parameter_number: parameter.metadata.op_name for parameter in entry.parameters}
-        outers = [
-            *(_outer("argument", number, names.get(number, ""), leaf) for number, leaf in enumerate(arguments)),
-            *(_outer("result", number, f"result[{number}]", leaf) for number, leaf in enumerate(results)),
+        entry_values = [
+            *(_entry_value("argument", number, names.get(number, ""), leaf) for number, leaf in enumerate(arguments)),
+            *(_entry_value("result", number, f"result[{number}]", leaf) for number, leaf in enumerate(results)),
         ]
         given: dict[int, Value] = {
             number: self._add(flow.ARGUMENT, [], number=number, on_host=leaf.on_host)
             for number, leaf in enumerate(arguments)
         }
         self._graph.results = _leaves(self._body(entry, given, Where()))
-        return Wishes("hlo", self._graph.asks(), tuple(outer for outer in outers if outer is not None))
+        return Placements(
+            "hlo", self._graph.requests(), tuple(entry_value for entry_value in entry_values if entry_value is not None)
+        )
 
     def _add(
         self,
@@ -140,11 +142,11 @@ class _Reader:
         return _shaped(instruction.shape, itertools.repeat(node))
 
     def _loop(self, computation: Computation, loop: Instruction, initial: Value, where: Where) -> Value:
-        turns = trip_count(self._module, computation, loop)
+        iterations = trip_count(self._module, computation, loop)
         inside = replace(
             where,
-            runs=where.runs * (1 if turns is None else turns),
-            counted=where.counted and turns is not None,
+            runs=where.runs * (1 if iterations is None else iterations),
+            counted=where.counted and iterations is not None,
             depth=where.depth + 1,
         )
         merges = self._each(initial, lambda leaf: self._add(flow.MERGE, [leaf]))
@@ -157,7 +159,7 @@ class _Reader:
                     continue
                 for merge, left in zip(_leaves(merges), _leaves(made), strict=False):
                     self._graph.nodes[merge].inputs.append(left)
-        if turns is not None:
+        if iterations is not None:
             return merges
         return self._each(merges, lambda leaf: self._add(flow.MERGE, [*decided, leaf]))
 
@@ -213,5 +215,5 @@ def _layouts(module: Module) -> tuple[Sequence[Shape], Sequence[Shape]]:
     return parse_shape(arguments + ")").elements, returned.elements if returned.is_tuple else (returned,)
 
 
-def _outer(kind: str, number: int, name: str, leaf: Shape) -> Outer | None:
-    return Outer(kind, number, name, leaf.dtype, leaf.dims) if leaf.on_host else None
+def _entry_value(kind: str, number: int, name: str, leaf: Shape) -> EntryValue | None:
+    return EntryValue(kind, number, name, leaf.dtype, leaf.dims) if leaf.on_host else None

@@ -83,7 +83,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """A placement that moves its value. ``bytes`` follow from ``dtype`` (HLO's word) and ``shape``, which is the whole
     value's, whatever a sharding makes of it.
 
@@ -105,7 +105,7 @@ class Ask:
     conditional: bool
     live: bool
     constant: bool
-    apart: bool
+    separated: bool
     computed: bool
     value: int
     of: int | None
@@ -116,7 +116,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Outer:
+class EntryValue:
     """An argument or a result of the step that is asked for in host memory. ``number`` is its place among those of the
     compiled step, -1 of an argument that the step does not use."""
 
@@ -128,7 +128,7 @@ class Outer:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Placements:
     """All that a program asks of host memory: placements, and arguments and results of the step that it wants there.
 
     ``source`` is what they were read from. ``names`` are the checkpoint names that values bear, offloaded or not, with
@@ -137,8 +137,8 @@ class Wishes:
     """
 
     source: str  # "jaxpr" | "stablehlo" | "hlo"
-    asks: tuple[Ask, ...]
-    outers: tuple[Outer, ...]
+    requests: tuple[Request, ...]
+    entry_values: tuple[EntryValue, ...]
     names: Mapping[str, Place | None] = field(default_factory=dict)
     computes: tuple[Place | None, ...] = ()
     gap: str = ""
@@ -157,7 +157,7 @@ class Flow:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
-    def asks(self) -> tuple[Ask, ...]:
+    def requests(self) -> tuple[Request, ...]:
         """What is asked, in the order of the program. A placement of a value that is there already asks nothing."""
         on_host = self._spaces()
         live = self._live()
@@ -170,33 +170,33 @@ class Flow:
         index = {number: place for place, number in enumerate(puts)}
         climber = _Climber(self.nodes, on_host, index)
         results = climber.returned(self.results)
-        found: list[Ask] = []
+        found: list[Request] = []
         for number in puts:
-            ask = self._ask(number, climber, live, constant, results)
-            if ask.of is not None:  # what is known of the one that sent it
-                sender = found[ask.of]
-                ask = replace(
-                    ask,
-                    name=ask.name or sender.name,
-                    place=ask.place or sender.place,
+            request = self._request(number, climber, live, constant, results)
+            if request.of is not None:  # what is known of the one that sent it
+                sender = found[request.of]
+                request = replace(
+                    request,
+                    name=request.name or sender.name,
+                    place=request.place or sender.place,
                     made=sender.made,
                     constant=sender.constant,
                 )
-            found.append(ask)
+            found.append(request)
         return tuple(found)
 
-    def _ask(
+    def _request(
         self, number: int, climber: _Climber, live: bytearray, constant: bytearray, results: dict[int, int]
-    ) -> Ask:
+    ) -> Request:
         node = self.nodes[number]
         put = node.put
         assert put is not None
         value = climber.same(node.inputs[0])
         name, named_at = climber.name(node.inputs[0])
         back = None if put.to_host else node.inputs[0]
-        of, argument, apart, computed = (None, None, False, False) if back is None else climber.sender(back)
+        of, argument, separated, computed = (None, None, False, False) if back is None else climber.sender(back)
         made = self.nodes[climber.whole(node.inputs[0])]
-        return Ask(
+        return Request(
             direction=D2H if put.to_host else H2D,
             by=put.by,
             name=name,
@@ -207,7 +207,7 @@ class Flow:
             conditional=put.conditional,
             live=bool(live[number]),
             constant=bool(constant[node.inputs[0]]),
-            apart=apart,
+            separated=separated,
             computed=computed,
             value=value,
             of=of,
@@ -278,20 +278,20 @@ class _Climber:
         waiting = [(number, False, False)]
         argument: tuple[int, bool, bool] | None = None
         while waiting:
-            number, apart, computed = waiting.pop()
+            number, separated, computed = waiting.pop()
             if number in seen:
                 continue
             seen.add(number)
             node = self._nodes[number]
             if number in self._index and node.put is not None and node.put.to_host:
-                return self._index[number], None, apart, computed
+                return self._index[number], None, separated, computed
             if node.kind == ARGUMENT:
-                argument = argument or (node.number, apart, computed)
+                argument = argument or (node.number, separated, computed)
                 continue
-            apart = apart or node.barrier or node.kind in (PART, MERGE)
+            separated = separated or node.barrier or node.kind in (PART, MERGE)
             computed = computed or node.kind == OPERATION
             inputs = [given for given in node.inputs if self._on_host[given]]
-            waiting.extend((given, apart, computed) for given in inputs)
+            waiting.extend((given, separated, computed) for given in inputs)
         if argument is None:
             return None, None, False, False
         return None, *argument
@@ -326,15 +326,15 @@ class _Climber:
 # ---- as JSON
 
 
-def wishes_to_json(wishes: Wishes) -> dict[str, object]:
+def placements_to_json(placements: Placements) -> dict[str, object]:
     """Plain data, without what is empty, zero or false."""
     return {
-        "source": wishes.source,
-        "asks": [_brief(asdict(ask)) for ask in wishes.asks],
-        "outers": [_brief(asdict(outer)) for outer in wishes.outers],
-        "names": [{"name": name, "place": place and asdict(place)} for name, place in wishes.names.items()],
-        "computes": [place and asdict(place) for place in wishes.computes],
-        "gap": wishes.gap,
+        "source": placements.source,
+        "requests": [_brief(asdict(request)) for request in placements.requests],
+        "entry_values": [_brief(asdict(entry_value)) for entry_value in placements.entry_values],
+        "names": [{"name": name, "place": place and asdict(place)} for name, place in placements.names.items()],
+        "computes": [place and asdict(place) for place in placements.computes],
+        "gap": placements.gap,
     }
 
 
@@ -343,18 +343,20 @@ def _brief(record: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in record.items() if value or (value == 0 and value is not False)}
 
 
-def wishes_from_json(data: Mapping[str, Any]) -> Wishes:
+def placements_from_json(data: Mapping[str, Any]) -> Placements:
     """What ``wishes_to_json`` wrote. Raises KeyError, TypeError or ValueError where it is none."""
-    asks = tuple(_ask(record) for record in data["asks"])
-    for ask in asks:
-        if ask.of is not None and not 0 <= ask.of < len(asks):
-            raise ValueError(f"an ask for a value of ask {ask.of}, of {len(asks)}")
-    return Wishes(
+    requests = tuple(_request(record) for record in data["requests"])
+    for request in requests:
+        if request.of is not None and not 0 <= request.of < len(requests):
+            raise ValueError(f"an ask for a value of ask {request.of}, of {len(requests)}")
+    return Placements(
         source=str(data["source"]),
-        asks=asks,
-        outers=tuple(
-            Outer(str(o["kind"]), int(o.get("number", 0)), str(o.get("name", "")), str(o.get("dtype", "")), _shape(o))
-            for o in data["outers"]
+        requests=requests,
+        entry_values=tuple(
+            EntryValue(
+                str(o["kind"]), int(o.get("number", 0)), str(o.get("name", "")), str(o.get("dtype", "")), _shape(o)
+            )
+            for o in data["entry_values"]
         ),
         names={str(entry["name"]): place_from_json(entry["place"]) for entry in data["names"]},
         computes=tuple(place_from_json(place) for place in data["computes"]),
@@ -362,10 +364,10 @@ def wishes_from_json(data: Mapping[str, Any]) -> Wishes:
     )
 
 
-def _ask(data: Mapping[str, Any]) -> Ask:
+def _request(data: Mapping[str, Any]) -> Request:
     if data["direction"] not in (D2H, H2D):
         raise ValueError(f"{data['direction']!r} is no direction")
-    return Ask(
+    return Request(
         direction=str(data["direction"]),
         by=str(data["by"]),
         name=str(data.get("name", "")),
@@ -379,7 +381,7 @@ def _ask(data: Mapping[str, Any]) -> Ask:
         conditional=bool(data.get("conditional")),
         live=bool(data.get("live")),
         constant=bool(data.get("constant")),
-        apart=bool(data.get("apart")),
+        separated=bool(data.get("separated")),
         computed=bool(data.get("computed")),
         of=_number(data.get("of")),
         argument=_number(data.get("argument")),

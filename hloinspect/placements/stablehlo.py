@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import Flow, Node, Outer, Place, Put, TooLargeError, Where, Wishes
+from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
 
 MOST_STATEMENTS = 2_000_000
 """Functions are walked at each of their calls; beyond this the rest is left."""
@@ -62,14 +62,14 @@ class _Function:
     statements: list[_Statement]
 
 
-def wishes_of(text: str) -> Wishes:
+def placements_of(text: str) -> Placements:
     """What the text of a StableHLO module asks. Where it is not understood to the end, ``gap`` says so."""
     try:
-        return _Reader(text).wishes()
+        return _Reader(text).placements()
     except (TooLargeError, RecursionError):
-        return Wishes("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
+        return Placements("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
     except (KeyError, IndexError, ValueError) as error:
-        return Wishes("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
+        return Placements("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
 
 
 def is_sharding(target: str) -> bool:
@@ -179,20 +179,20 @@ class _Reader:
         self._functions[name] = _Function(names, body.statements)
         return end
 
-    def wishes(self) -> Wishes:
+    def placements(self) -> Placements:
         if not self._main:
-            return Wishes("stablehlo", (), (), gap="the StableHLO has no function")
+            return Placements("stablehlo", (), (), gap="the StableHLO has no function")
         function = self._functions[self._main]
         arguments, _, results = self._head.partition(") -> ")
-        outers = [*_outers("argument", arguments), *_outers("result", results)]
-        on_host = {outer.number for outer in outers if outer.kind == "argument"}
+        entry_values = [*_entry_values("argument", arguments), *_entry_values("result", results)]
+        on_host = {entry_value.number for entry_value in entry_values if entry_value.kind == "argument"}
         given = [
             self._graph.add(Node(flow.ARGUMENT, [], "", (), number in on_host, number=number))
             for number in range(len(function.arguments))
         ]
         values = dict(zip(function.arguments, given, strict=True))
         self._graph.results = self._body(function.statements, values, Where())
-        return Wishes("stablehlo", self._graph.asks(), tuple(outers))
+        return Placements("stablehlo", self._graph.requests(), tuple(entry_values))
 
     def _body(self, statements: Sequence[_Statement], values: dict[str, int], where: Where) -> list[int]:
         """Walk statements; the nodes of what they return."""
@@ -246,18 +246,18 @@ class _Reader:
     def _loop(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
         names, given = statement.operands[::2], [values[operand] for operand in statement.operands[1::2]]
         test, body = statement.regions[0], statement.regions[-1]
-        turns = self._turns(statement, names, values)
+        iterations = self._iterations(statement, names, values)
         merges = [self._graph.add(Node(flow.MERGE, [value], "", ())) for value in given]
-        inside = replace(where, runs=where.runs * (turns or 1), counted=where.counted and turns is not None)
+        inside = replace(where, runs=where.runs * (iterations or 1), counted=where.counted and iterations is not None)
         scope = {**values, **dict(zip(names, merges, strict=True))}
         decided = self._body(test.statements, dict(scope), inside)
         for merge, left in zip(merges, self._body(body.statements, dict(scope), inside), strict=True):
             self._graph.nodes[merge].inputs.append(left)
-        if turns is not None:
+        if iterations is not None:
             return merges
         return [self._graph.add(Node(flow.MERGE, [*decided, merge], "", ())) for merge in merges]
 
-    def _turns(self, loop: _Statement, names: Sequence[str], values: Mapping[str, int]) -> int | None:
+    def _iterations(self, loop: _Statement, names: Sequence[str], values: Mapping[str, int]) -> int | None:
         """How often a scan's loop turns: it counts from zero by one and compares with a constant. None for others."""
         numbers: dict[str, int] = {}
         for statement in loop.regions[0].statements:
@@ -280,8 +280,8 @@ class _Reader:
 
     def _manual(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
         """``shard_map``: what is in parentheses behind its shardings are the arguments of its region."""
-        outer, _, inner = statement.text.partition(" in_shardings")
-        given = [values[value.group()] for value in _VALUE.finditer(outer.partition(" = ")[2] or outer)]
+        entry_value, _, inner = statement.text.partition(" in_shardings")
+        given = [values[value.group()] for value in _VALUE.finditer(entry_value.partition(" = ")[2] or entry_value)]
         region = statement.regions[0]
         named = region.arguments or [found[0] for found in re.finditer(r"%arg\d+(?=: )", inner)]
         scope = {**values, **dict(zip(named, given, strict=False))}
@@ -292,14 +292,14 @@ class _Reader:
         return self._locations.place(found[1]) if found else None
 
 
-def _outers(kind: str, text: str) -> Iterator[Outer]:
+def _entry_values(kind: str, text: str) -> Iterator[EntryValue]:
     """The arguments or results of the step that are asked for in host memory, from one half of its head."""
     pieces = re.split(r"%arg\d+: (?=tensor)" if kind == "argument" else r"(?<=[(,]) ?(?=tensor<)", text)[1:]
     for number, piece in enumerate(pieces):
         found = _KIND.search(piece)
         if found is not None and "host" in found[1]:
             name = (_NAME if kind == "argument" else _RESULT_NAME).search(piece)
-            yield Outer(kind, number, name[1] if name else "", *_tensor(piece.partition(" {")[0]))
+            yield EntryValue(kind, number, name[1] if name else "", *_tensor(piece.partition(" {")[0]))
 
 
 # ---- lines

@@ -20,7 +20,7 @@ from hloinspect.rules.config import find_table
 
 POLICY, FLAGS, TARGET = "policy", "flags", "target"
 MAXTEXT_POLICY = "remat_policy"
-MAXTEXT_FATES = ("remat", "device", "offload")
+MAXTEXT_OUTCOMES = ("remat", "device", "offload")
 """What MaxText's keys of single tensors say."""
 INPUT = "input"
 """What varies where the inputs are modules."""
@@ -93,14 +93,14 @@ def policy_label(settings: Mapping[str, str]) -> str:
     return " ".join(
         value if name == POLICY else f"{name}={value}"
         for name, value in settings.items()
-        if name in (POLICY, MAXTEXT_POLICY) or value in MAXTEXT_FATES
+        if name in (POLICY, MAXTEXT_POLICY) or value in MAXTEXT_OUTCOMES
     )
 
 
 def without_policy(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The settings that say what a step computes, and not how: all but policies, flags and inputs."""
     how = (POLICY, MAXTEXT_POLICY, FLAGS, INPUT)
-    return tuple(item for item in settings.items() if item[0] not in how and item[1] not in MAXTEXT_FATES)
+    return tuple(item for item in settings.items() if item[0] not in how and item[1] not in MAXTEXT_OUTCOMES)
 
 
 def literal(text: str) -> Value:

@@ -10,7 +10,7 @@ from typing import Any
 from hloinspect.errors import UsageError
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 
-FATES = (OFFLOAD, REMAT, SAVE)
+OUTCOMES = (OFFLOAD, REMAT, SAVE)
 OWN = "own"
 """The policy of the step itself."""
 
@@ -30,31 +30,31 @@ class Policy:
     offloaded: tuple[str, ...] = ()
     everything: bool = False
     is_own: bool = False
-    fates: tuple[tuple[str, str], ...] = ()
+    outcomes: tuple[tuple[str, str], ...] = ()
 
     def request(self) -> dict[str, Any]:
         """What the compiling child is asked for (compile/child/policies.py)."""
         if self.is_own:
-            return {"fates": dict(self.fates)} if self.fates else {}
+            return {"outcomes": dict(self.outcomes)} if self.outcomes else {}
         names = {"saved": [*self.saved], "offloaded": [*self.offloaded], "everything": self.everything}
         return {"policy": names}
 
-    def fate_of(self, name: str) -> str:
+    def outcome_of(self, name: str) -> str:
         """offload, save or remat."""
         return OFFLOAD if name in self.offloaded else SAVE if name in self.saved else REMAT
 
-    def with_fate(self, name: str, fate: str) -> Policy:
+    def with_outcome(self, name: str, outcome: str) -> Policy:
         """The same policy with one name's fate changed; other names keep theirs."""
         if self.is_own:
-            return Policy(is_own=True, fates=(*(item for item in self.fates if item[0] != name), (name, fate)))
-        saved = tuple(other for other in self.saved if other != name) + ((name,) if fate == SAVE else ())
-        offloaded = tuple(other for other in self.offloaded if other != name) + ((name,) if fate == OFFLOAD else ())
+            return Policy(is_own=True, outcomes=(*(item for item in self.outcomes if item[0] != name), (name, outcome)))
+        saved = tuple(other for other in self.saved if other != name) + ((name,) if outcome == SAVE else ())
+        offloaded = tuple(other for other in self.offloaded if other != name) + ((name,) if outcome == OFFLOAD else ())
         return Policy(tuple(sorted(saved)), tuple(sorted(offloaded)))
 
     def code(self) -> str:
         """The policy as a line of JAX."""
         if self.is_own:
-            changed = "".join(f", but {name}: {fate}" for name, fate in self.fates)
+            changed = "".join(f", but {name}: {outcome}" for name, outcome in self.outcomes)
             return f"the step's own policy{changed}"
         if self.everything:
             return "jax.checkpoint_policies.everything_saveable"
@@ -71,7 +71,7 @@ class Policy:
     def text(self) -> str:
         """As it is written in ``--vary policy=``."""
         if self.is_own:
-            return "/".join([OWN, *(f"{fate}:{name}" for name, fate in self.fates)])
+            return "/".join([OWN, *(f"{outcome}:{name}" for name, outcome in self.outcomes)])
         if self.everything:
             return SAVE
         parts = [(OFFLOAD, self.offloaded), (SAVE, self.saved)]
@@ -91,7 +91,7 @@ def parse_policy(text: str, others: Iterable[str] = ()) -> Policy:
     found: dict[str, tuple[str, ...]] = {}
     for part in text.split("/"):
         word, colon, listed = part.partition(":")
-        if word not in FATES or not colon or word in found or word == REMAT:
+        if word not in OUTCOMES or not colon or word in found or word == REMAT:
             raise UsageError(f"policy {text!r}: {_GRAMMAR}")
         found[word] = tuple(dict.fromkeys(listed.split("+")))
         if not all(_NAME.fullmatch(name) for name in found[word]):

@@ -15,7 +15,7 @@ from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.plan.axes import FLAGS, POLICY, TARGET, flags_of
 from hloinspect.plan.front import best
 from hloinspect.plan.model import Point, SearchResult
-from hloinspect.plan.policy import FATES, OWN, Policy
+from hloinspect.plan.policy import OUTCOMES, OWN, Policy
 from hloinspect.plan.session import Session
 from hloinspect.plan.work import Settings
 from hloinspect.units import bytes_text, time_text
@@ -81,8 +81,8 @@ def code_of(session: Session, point: Point, policy: Policy) -> str:
     if not session.subject.maxtext:
         return policy.code()
     keys = {OFFLOAD: "offload", REMAT: "remat", SAVE: "device"}
-    fates = dict(policy.fates) if policy.is_own else {name: policy.fate_of(name) for name in session.names}
-    return " ".join(["remat_policy=custom", *(f"{name}={keys[fate]}" for name, fate in fates.items())])
+    outcomes = dict(policy.outcomes) if policy.is_own else {name: policy.outcome_of(name) for name in session.names}
+    return " ".join(["remat_policy=custom", *(f"{name}={keys[outcome]}" for name, outcome in outcomes.items())])
 
 
 def _flags(session: Session, point: Point) -> tuple[str, ...]:
@@ -125,27 +125,27 @@ def _policy_moves(session: Session, at: Point, here: Settings) -> list[_Move]:
     for name in session.names:
         its = [transfer for transfer in at.transfers if transfer.name == name]
         waits = sum(transfer.wait_ms or 0.0 for transfer in its)
-        now = dict(policy.fates).get(name, "") if policy.is_own else policy.fate_of(name)
-        for fate in FATES:
-            if fate != now:
-                words = f"{_WORDS[fate]} {name}"
-                setting = session.setting_of(policy.with_fate(name, fate))
-                moves.append(_Move(words, {**here, POLICY: setting}, _promise(at, now, fate, waits)))
+        now = dict(policy.outcomes).get(name, "") if policy.is_own else policy.outcome_of(name)
+        for outcome in OUTCOMES:
+            if outcome != now:
+                words = f"{_WORDS[outcome]} {name}"
+                setting = session.setting_of(policy.with_outcome(name, outcome))
+                moves.append(_Move(words, {**here, POLICY: setting}, _promise(at, now, outcome, waits)))
     return moves
 
 
-def _promise(at: Point, now: str, fate: str, waits_ms: float) -> float:
+def _promise(at: Point, now: str, outcome: str, waits_ms: float) -> float:
     """A guess of what a change is worth: an offload that waits had better stay or be computed again; what is computed
     again could be kept; where memory is short, it is better not kept."""
     fits = at.fits is not False
     if now == OFFLOAD:
-        return waits_ms * (1.0 if fate == REMAT or fits else 0.5)
+        return waits_ms * (1.0 if outcome == REMAT or fits else 0.5)
     if not fits:
-        return 1e6 if fate == REMAT else 1e5 if fate == OFFLOAD else 0.0
+        return 1e6 if outcome == REMAT else 1e5 if outcome == OFFLOAD else 0.0
     again_ms = 0.0
     if at.step is not None and at.recompute_flops and at.flops:
         again_ms = at.step.compute_ms * at.recompute_flops / at.flops
-    return again_ms * (1.0 if fate == SAVE else 0.5) if now == REMAT else 0.0
+    return again_ms * (1.0 if outcome == SAVE else 0.5) if now == REMAT else 0.0
 
 
 def _axis_moves(at: Point, here: Settings, axes: Mapping[str, Sequence[str]]) -> list[_Move]:

@@ -60,8 +60,10 @@ class Session:
             self.points += self._run(works, total)
             self.points.sort(key=lambda point: point.number)
         there = {point.number: point for point in self.points}
-        asked = [self._numbers.get(self._key({**settings, **own})) for settings in wanted for own in self._of_targets()]
-        return [there[number] for number in asked if number is not None and number in there]
+        requested = [
+            self._numbers.get(self._key({**settings, **own})) for settings in wanted for own in self._of_targets()
+        ]
+        return [there[number] for number in requested if number is not None and number in there]
 
     @property
     def _next(self) -> int:

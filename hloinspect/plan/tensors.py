@@ -34,8 +34,8 @@ def tensor_table(session: Session, base: Point) -> tuple[TensorLine, ...]:
         return ()
     wanted = []
     for name in names:
-        for fate in (REMAT, SAVE):
-            setting = session.setting_of(policy.with_fate(name, fate))
+        for outcome in (REMAT, SAVE):
+            setting = session.setting_of(policy.with_outcome(name, outcome))
             wanted.append({**_without_target(session, base), POLICY: setting})
     found = session.compile(wanted)
     by_policy = {
@@ -45,7 +45,9 @@ def tensor_table(session: Session, base: Point) -> tuple[TensorLine, ...]:
     }
     lines = []
     for name in names:
-        other = {fate: by_policy.get(session.setting_of(policy.with_fate(name, fate))) for fate in (REMAT, SAVE)}
+        other = {
+            outcome: by_policy.get(session.setting_of(policy.with_outcome(name, outcome))) for outcome in (REMAT, SAVE)
+        }
         lines.append(_line(name, base, other[REMAT], other[SAVE]))
     return tuple(lines)
 
@@ -95,27 +97,29 @@ def _gain(base: Point, other: Point | None) -> float | None:
 def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[str, str]:
     """The fastest of the three that fits, where the range tells it from offloading; else offloading stays."""
     choices = {REMAT: remat, SAVE: kept}
-    errors = [f"{ADVICE[fate]}: {point.error}" for fate, point in choices.items() if point is not None and point.error]
+    errors = [
+        f"{ADVICE[outcome]}: {point.error}" for outcome, point in choices.items() if point is not None and point.error
+    ]
     better = {
-        fate: gain
-        for fate, point in choices.items()
+        outcome: gain
+        for outcome, point in choices.items()
         if point is not None
         and _is_choice(base, point)
         and (gain := _gain(base, point) or 0.0) > 0
         and told_apart(base, point)
     }
     if better:
-        fate = max(better, key=lambda fate: better[fate])
-        chosen = choices[fate]
+        outcome = max(better, key=lambda outcome: better[outcome])
+        chosen = choices[outcome]
         assert chosen is not None
-        return ADVICE[fate], f"{time_text(better[fate])} a step less{_memory_words(base, chosen)}"
+        return ADVICE[outcome], f"{time_text(better[outcome])} a step less{_memory_words(base, chosen)}"
     if errors:
         return ADVICE[OFFLOAD], f"could not be compared: {errors[0][:120]}"
     if base.fits is False:
         return ADVICE[OFFLOAD], f"the point itself does not fit into {base.obstacle}"
     slower = [
-        f"{ADVICE[fate]} would take {time_text(-gain)} more"
-        for fate, point in choices.items()
+        f"{ADVICE[outcome]} would take {time_text(-gain)} more"
+        for outcome, point in choices.items()
         if point is not None and (gain := _gain(base, point) or 0.0) < 0 and told_apart(base, point)
     ]
     if kept is not None and kept.fits is False:

@@ -29,7 +29,7 @@ from hloinspect.plan.work import Settings, Subject, combinations, parse_point
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PlanRequest:
     """What a user wants of a plan, as on the command line. ``sources`` are one step, or modules, each with ``LABEL=``
     before it if it is to have another name; ``maxtext`` has the words of MaxText's command line instead."""
 
@@ -75,42 +75,42 @@ class Wishes:
         )
 
 
-def make_plan(wishes: Wishes, on_progress: Progress | None = None) -> Plan:
+def make_plan(request: PlanRequest, on_progress: Progress | None = None) -> Plan:
     """The points of everything that varies, compared. Raises HloInspectError where nothing can be said at all; a point
     that fails is a row with its error."""
     started = time.monotonic()
-    targets = load_targets(wishes)
-    if not wishes.maxtext and not _is_step(wishes):
-        return _plan_of_modules(wishes, targets, started)
-    names = load_names(wishes.folder)
-    axes = parse_axes(wishes.vary)
-    wanted = _wanted_points(wishes, axes)
-    check_axes(axes, wanted, names, wishes)
+    targets = load_targets(request)
+    if not request.maxtext and not _is_step(request):
+        return _plan_of_modules(request, targets, started)
+    names = load_names(request.folder)
+    axes = parse_axes(request.vary)
+    wanted = _wanted_points(request, axes)
+    check_axes(axes, wanted, names, request)
     texts = [settings[POLICY] for settings in wanted if POLICY in settings]
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
         session = Session(
-            subject=subject_of(wishes, targets, names),
+            subject=subject_of(request, targets, names),
             targets=targets,
-            judge=judge_for(wishes),
-            folder=wishes.keep or Path(scratch),
-            room=room_for(wishes.jobs),
-            cache=wishes.cache,
+            judge=judge_for(request),
+            folder=request.keep or Path(scratch),
+            room=room_for(request.jobs),
+            cache=request.cache,
             say=on_progress or (lambda text: None),
             policies=read_policies(dict.fromkeys([*axes.get(POLICY, ()), *texts]), names.policies),
-            scheduler=wishes.scheduler,
+            scheduler=request.scheduler,
         )
-        plan = _carried_out(session, wishes, axes, wanted, started)
-    return _without_scratch(plan, wishes.keep)
+        plan = _carried_out(session, request, axes, wanted, started)
+    return _without_scratch(plan, request.keep)
 
 
-def _wanted_points(wishes: Wishes, axes: Mapping[str, Sequence[str]]) -> list[Settings]:
-    points = [parse_point(text) for text in wishes.points]
+def _wanted_points(request: PlanRequest, axes: Mapping[str, Sequence[str]]) -> list[Settings]:
+    points = [parse_point(text) for text in request.points]
     return points if points and not axes else [*combinations(axes), *points]
 
 
 def _carried_out(
     session: Session,
-    wishes: Wishes,
+    request: PlanRequest,
     axes: Mapping[str, Sequence[str]],
     wanted: Sequence[Settings],
     started: float,
@@ -118,21 +118,21 @@ def _carried_out(
     """Compiles what is wanted, searches and looks at tensors where that is asked for, and compares."""
     found = tensors_of = None
     tensors: tuple[TensorLine, ...] = ()
-    if wishes.search_s is not None:
-        found = search(session, axes, wishes.search_s)
+    if request.search_s is not None:
+        found = search(session, axes, request.search_s)
     else:
         session.compile(wanted)
     errors = {point.error for point in session.points}
     if len(errors) == 1 and (error := errors.pop()):
         raise CompileError(error)
-    if wishes.tensors and (base := offloading_point(session.points)) is not None:
+    if request.tensors and (base := offloading_point(session.points)) is not None:
         tensors, tensors_of = tensor_table(session, base), base.number
     every = {name: tuple(values) for name, values in axes.items()}
     for point in session.points:
         for name, value in point.settings.items():
             if name != TARGET:
                 every[name] = tuple(dict.fromkeys((*every.get(name, ()), value)))
-    plan = put_together(wishes, every, session.targets, session.points, time.monotonic() - started)
+    plan = put_together(request, every, session.targets, session.points, time.monotonic() - started)
     return replace(
         plan,
         elsewhere=tuple(sorted(session.judge.elsewhere, key=lambda one: one.point)),
@@ -144,22 +144,22 @@ def _carried_out(
     )
 
 
-def judge_for(wishes: Wishes) -> Judge:
+def judge_for(request: PlanRequest) -> Judge:
     """Judges points as planned, and under the other links and on the other targets that were asked for."""
-    links = wishes.links if len(wishes.links) > 1 else ()
+    links = request.links if len(request.links) > 1 else ()
     return Judge(
-        yardstick=wishes.yardstick(),
+        yardstick=request.yardstick(),
         what_ifs=(
             *(WhatIf(link, link=link) for link in links),
-            *(WhatIf(name, target=load_target(name)) for name in dict.fromkeys(wishes.also)),
+            *(WhatIf(name, target=load_target(name)) for name in dict.fromkeys(request.also)),
         ),
-        pages=wishes.pages,
+        pages=request.pages,
     )
 
 
-def _is_step(wishes: Wishes) -> bool:
+def _is_step(request: PlanRequest) -> bool:
     """Whether the input is a step. Raises UsageError where a step stands beside other inputs."""
-    kinds = [classify(_labelled(source)[1]).kind for source in wishes.sources]
+    kinds = [classify(_labelled(source)[1]).kind for source in request.sources]
     if STEP not in kinds:
         return False
     if len(kinds) > 1:
@@ -167,43 +167,47 @@ def _is_step(wishes: Wishes) -> bool:
     return True
 
 
-def load_targets(wishes: Wishes) -> dict[str, Target]:
+def load_targets(request: PlanRequest) -> dict[str, Target]:
     """The targets by how they were named. Raises UsageError without one, and for a link that is none."""
-    if not wishes.targets:
+    if not request.targets:
         raise UsageError("say what to plan for with --target (see `hloinspect targets`)")
-    targets = {name: load_target(name) for name in dict.fromkeys(wishes.targets)}
+    targets = {name: load_target(name) for name in dict.fromkeys(request.targets)}
     for target in targets.values():
-        for link in wishes.links:
+        for link in request.links:
             with_link(target, link)
     return targets
 
 
-def check_axes(axes: Mapping[str, Sequence[str]], wanted: Sequence[Settings], names: Names, wishes: Wishes) -> None:
+def check_axes(
+    axes: Mapping[str, Sequence[str]], wanted: Sequence[Settings], names: Names, request: PlanRequest
+) -> None:
     """Raises UsageError for a set of flags that is none, and for an axis that has another option."""
     if TARGET in axes:
         raise UsageError("--vary target: several targets are given as --target gb200,h100")
     for settings in wanted:
         flags_of(settings.get(FLAGS, "default"), names)
-    axis = wishes.samples_axis
+    axis = request.samples_axis
     if axis is not None and not any(axis in settings for settings in wanted):
         raise UsageError(f"--samples {axis}: nothing of that name varies")
-    if wishes.search_s is not None and (len(wishes.targets) > 1 or wishes.points):
+    if request.search_s is not None and (len(request.targets) > 1 or request.points):
         raise UsageError("--search looks for one target, along the axes of --vary: leave out --point and other targets")
 
 
-def subject_of(wishes: Wishes, targets: Mapping[str, Target], names: Names) -> Subject:
+def subject_of(request: PlanRequest, targets: Mapping[str, Target], names: Names) -> Subject:
     """What is planned. Raises UsageError for a topology that one of the targets cannot have."""
     for target in targets.values():
-        choose_topology(target, wishes.devices, wishes.topology)
-    step = wishes.name if wishes.maxtext else wishes.sources[0]
+        choose_topology(target, request.devices, request.topology)
+    step = request.name if request.maxtext else request.sources[0]
     file, _, function = step.rpartition(":")
-    if wishes.scheduler is not None and file.endswith(".py"):  # workers run elsewhere
+    if request.scheduler is not None and file.endswith(".py"):  # workers run elsewhere
         step = f"{Path(file).absolute()}:{function}"
-    return Subject(step, wishes.maxtext, wishes.devices, wishes.topology, wishes.xla_flags, wishes.production, names)
+    return Subject(
+        step, request.maxtext, request.devices, request.topology, request.xla_flags, request.production, names
+    )
 
 
 def put_together(
-    wishes: Wishes,
+    request: PlanRequest,
     axes: Mapping[str, Sequence[str]],
     targets: Mapping[str, Target],
     points: Sequence[Point],
@@ -218,11 +222,11 @@ def put_together(
     all_axes = {name: tuple(values) for name, values in axes.items()}
     if len(targets) > 1:
         all_axes[TARGET] = tuple(targets)
-    axis = wishes.samples_axis or ("per_device_batch_size" if wishes.maxtext else "batch")
+    axis = request.samples_axis or ("per_device_batch_size" if request.maxtext else "batch")
     return Plan(
         schema=SCHEMA,
         hloinspect=__version__,
-        source=wishes.name if len(wishes.sources) < 2 else ", ".join(axes[INPUT]),
+        source=request.name if len(request.sources) < 2 else ", ".join(axes[INPUT]),
         axes=all_axes,
         targets=tuple(targets),
         unit="tokens/s" if tokens else "samples/s" if known else "steps/s",
@@ -234,14 +238,14 @@ def put_together(
         largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
         seconds=round(seconds, 1),
         compiled=sum(point.compile_s is not None and not point.from_cache for point in points),
-        limits=_limits(points, wishes),
+        limits=_limits(points, request),
     )
 
 
-def _limits(points: Sequence[Point], wishes: Wishes) -> tuple[str, ...]:
+def _limits(points: Sequence[Point], request: PlanRequest) -> tuple[str, ...]:
     """Those of the points' reports, and of the targets that they are judged for without being compiled again."""
     found = [limit for point in points for limit in point.limits]
-    for name in wishes.also if points else ():
+    for name in request.also if points else ():
         found += target_limits(load_target(name), points[0].target)
     return tuple(dict.fromkeys(found))
 
@@ -263,19 +267,19 @@ def _without_scratch(plan: Plan, keep: Path | None) -> Plan:
 # --- modules that are compiled already ------------------------------------------------------------
 
 
-def _plan_of_modules(wishes: Wishes, targets: Mapping[str, Target], started: float) -> Plan:
+def _plan_of_modules(request: PlanRequest, targets: Mapping[str, Target], started: float) -> Plan:
     """Modules side by side: nothing is compiled."""
-    if wishes.production:
-        raise UsageError(f"{wishes.production.option} is for compiling a step; these inputs are compiled")
-    if wishes.vary or wishes.points or wishes.xla_flags or wishes.keep or wishes.search_s or wishes.scheduler:
+    if request.production:
+        raise UsageError(f"{request.production.option} is for compiling a step; these inputs are compiled")
+    if request.vary or request.points or request.xla_flags or request.keep or request.search_s or request.scheduler:
         raise UsageError(
             "--vary, --point, --search, --xla-flag, --scheduler and --keep are for a step; these inputs are compiled"
         )
-    labelled = [_labelled(source) for source in wishes.sources]
+    labelled = [_labelled(source) for source in request.sources]
     labels = [label for label, _ in labelled]
     if twice := {label for label in labels if labels.count(label) > 1}:
         raise UsageError(f"two inputs are called {min(twice)}: write LABEL=PATH")
-    judge = judge_for(wishes)
+    judge = judge_for(request)
     points: list[Point] = []
     for label, path in labelled:
         reading = read_input(path)
@@ -284,7 +288,7 @@ def _plan_of_modules(wishes: Wishes, targets: Mapping[str, Target], started: flo
             points.append(judge.module(len(points) + 1, settings, reading, target))
             if error := points[-1].error:
                 raise UsageError(error)
-    plan = put_together(wishes, {INPUT: labels}, targets, points, time.monotonic() - started)
+    plan = put_together(request, {INPUT: labels}, targets, points, time.monotonic() - started)
     return replace(plan, elsewhere=tuple(judge.elsewhere))
 
 

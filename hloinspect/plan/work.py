@@ -91,7 +91,7 @@ def works_of(
             number += 1
     return tuple(
         Work(
-            asked_of_child(subject, settings, policies),
+            requested_of_child(subject, settings, policies),
             target,
             subject.devices,
             subject.topology,
@@ -102,7 +102,7 @@ def works_of(
     )
 
 
-def asked_of_child(subject: Subject, settings: Settings, policies: Mapping[str, Policy]) -> dict[str, Any]:
+def requested_of_child(subject: Subject, settings: Settings, policies: Mapping[str, Policy]) -> dict[str, Any]:
     """A step with keyword arguments, or MaxText with more words, and the policy."""
     policy = policies[settings[POLICY]].request() if POLICY in settings else {}
     rest = {name: text for name, text in settings.items() if name not in (POLICY, FLAGS, TARGET)}

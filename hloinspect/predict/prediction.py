@@ -80,8 +80,8 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     runs = [simulate(schedule, target, cases[0], durations=durations)]
     others = [*cases[1:], *([fair_queueing(cases[0])] if runs[0].queued_behind else [])]
     runs += [simulate(schedule, target, case) for case in others]
-    laps = [overlap(run.timeline) for run in runs]
-    central = laps[0]
+    intervals = [overlap(run.timeline) for run in runs]
+    central = intervals[0]
 
     def without(transfers: frozenset[int] | None) -> int:
         return round(step_time_ps(schedule, target, cases[0], transfers, durations))
@@ -92,7 +92,7 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
     around = circumstances(offload, rates_of(target.link, cases[0]), central.step.time_ps)
     gains = _gains(offload, central, whole, without)
     transfers = {
-        transfer.id: _transfer(transfer, laps, runs[0], gains.get(transfer.id), around)
+        transfer.id: _transfer(transfer, intervals, runs[0], gains.get(transfer.id), around)
         for transfer in offload.transfers
     }
     waits = {number: times.wait_ps for number, times in central.transfers.items()}
@@ -102,10 +102,10 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         devices=devices,
         timeline=runs[0].timeline,
         step=central.step,
-        low_ps=min(lap.step.time_ps for lap in laps),
-        high_ps=max(lap.step.time_ps for lap in laps),
-        low_stall_ps=min(lap.step.stall_ps for lap in laps),
-        high_stall_ps=max(lap.step.stall_ps for lap in laps),
+        low_ps=min(interval.step.time_ps for interval in intervals),
+        high_ps=max(interval.step.time_ps for interval in intervals),
+        low_stall_ps=min(interval.step.stall_ps for interval in intervals),
+        high_stall_ps=max(interval.step.stall_ps for interval in intervals),
         without_transfers_ps=free,
         ideal_ps=_ideal(free, offload, central, target, cases[0]),
         stall_d2h_ps=by_direction[D2H],
@@ -113,7 +113,9 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
         transfers=transfers,
         opaque=schedule.opaque,
         unsettled=runs[0].unsettled,
-        cases_ps={case.name: lap.step.time_ps for case, lap in zip([cases[0], *others], laps, strict=True)},
+        cases_ps={
+            case.name: interval.step.time_ps for case, interval in zip([cases[0], *others], intervals, strict=True)
+        },
         matrix_flops=matrix_flops(schedule, offload.program),
     )
 
@@ -156,10 +158,10 @@ def _did_not_run(transfer: Transfer, times: TransferTimes) -> bool:
 
 
 def _transfer(
-    transfer: Transfer, laps: list[Overlap], central: Simulation, gain: int | None, around: Circumstances
+    transfer: Transfer, intervals: list[Overlap], central: Simulation, gain: int | None, around: Circumstances
 ) -> TransferPrediction:
     nothing = TransferTimes()
-    cases = [lap.transfers.get(transfer.id, nothing) for lap in laps]
+    cases = [interval.transfers.get(transfer.id, nothing) for interval in intervals]
     times = cases[0]
     verdict = _verdict(transfer, times, gain)
     behind = central.queued_behind.get(transfer.id)

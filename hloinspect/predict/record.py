@@ -83,7 +83,7 @@ class Recorder:
         self._latest.clear()
         self._begun_ps = end_ps
 
-    def turns(self, fold: Fold) -> None:
+    def iterations(self, fold: Fold) -> None:
         """The segments of a fold are turns of its loop."""
         if self._on and fold.end > fold.first:
             self.folds.append(fold)

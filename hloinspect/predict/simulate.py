@@ -43,11 +43,11 @@ from hloinspect.predict.schedule import (
 )
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
 
-MIN_TURNS, MAX_TURNS, MAX_OPERATIONS = 64, 512, 50_000
+MIN_ITERATIONS, MAX_ITERATIONS, MAX_OPERATIONS = 64, 512, 50_000
 """A loop that has not settled is extrapolated after so many turns, those of a short body being cheap: what was started
 long before may take that long to end (a collective, a large copy)."""
 
-MAX_TURNS_IN_ALL = 20_000
+MAX_ITERATIONS_IN_ALL = 20_000
 """Turns of all loops together: loops in loops that do not settle would multiply."""
 
 
@@ -94,7 +94,7 @@ class Simulator:
         self._under_way: dict[int, None] = {}  # tickets of copies that nobody has waited for, in order
         self._recorder = Recorder(record)
         self._lengths: dict[str, float] = {}
-        self._turns_run = 0
+        self._iterations_run = 0
         self.unsettled: list[str] = []
         self.queued_behind: dict[int, int] = {}
         self.windows: dict[int, Window] = {}
@@ -319,13 +319,15 @@ class Simulator:
         return total
 
     def _loop(self, loop: Loop) -> None:
-        self._turns(loop)
+        self._iterations(loop)
         if loop.condition is not None:
             self._computation(loop.condition)
 
-    def _turns(self, loop: Loop) -> None:
-        patience = max(MIN_TURNS, min(MAX_TURNS, MAX_OPERATIONS // (1 + len(self._schedule.operations[loop.body]))))
-        for turn in range(loop.trips):
+    def _iterations(self, loop: Loop) -> None:
+        patience = max(
+            MIN_ITERATIONS, min(MAX_ITERATIONS, MAX_OPERATIONS // (1 + len(self._schedule.operations[loop.body])))
+        )
+        for iteration in range(loop.trips):
             self._close()
             first_segment, begin, before = len(self._recorder.segments), self._now, self._backlog()
             if loop.condition is not None:
@@ -333,16 +335,16 @@ class Simulator:
             self._computation(loop.body)
             self._close()
             settled = self._backlog() == before
-            left = loop.trips - turn - 1
-            self._turns_run += 1
-            fold = Fold(first_segment, len(self._recorder.segments), 1, turn, loop.trips, loop.body)
-            if left and (settled or turn + 1 == patience or self._turns_run > MAX_TURNS_IN_ALL):
+            left = loop.trips - iteration - 1
+            self._iterations_run += 1
+            fold = Fold(first_segment, len(self._recorder.segments), 1, iteration, loop.trips, loop.body)
+            if left and (settled or iteration + 1 == patience or self._iterations_run > MAX_ITERATIONS_IN_ALL):
                 if not settled:
                     self.unsettled.append(loop.body)
-                self._recorder.turns(replace(fold, turns=left + 1))
+                self._recorder.iterations(replace(fold, iterations=left + 1))
                 self._repeat(first_segment, left, (self._now - begin) * left)
                 return
-            self._recorder.turns(fold)
+            self._recorder.iterations(fold)
 
     def _backlog(self) -> tuple[object, ...]:
         """What is still under way, relative to now. A turn that leaves behind what it found is followed by its like."""

@@ -208,7 +208,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         source=_source(transfer.source),
         stream=transfer.stream,
         round_trip=transfer.round_trip,
-        fate=transfer.fate,
+        outcome=transfer.outcome,
         partners=transfer.partners,
         queued_behind=found.queued_behind if found else None,
         verdict=found.verdict if found else UNKNOWN,

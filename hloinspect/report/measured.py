@@ -13,12 +13,12 @@ from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, verdict_of
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
     AllSteps,
-    ApartInfo,
     DeviceInfo,
     Exposed,
     HostInfo,
     MeasuredStep,
     MeasuredTransfer,
+    OtherCopiesInfo,
     SetAside,
     SetAsideStep,
     Spread,
@@ -227,7 +227,7 @@ def trace_info(
     """What the traces held. ``own`` are those of the step's program; nothing is expected of it here."""
     classified: Counter[str] = Counter()
     programs: dict[int, TracedProgram] = {}
-    apart: dict[str, ApartInfo] = {}
+    other_copies: dict[str, OtherCopiesInfo] = {}
     for file in files:
         classified.update(dict(file.classified_ps))
         for seen in file.programs:
@@ -240,9 +240,9 @@ def trace_info(
                 transfers=seen.transfers if seen.transfers is not None else (old.transfers if old else None),
                 is_step=seen.program == program,
             )
-        for copies in file.apart:
-            before = apart.get(copies.direction, ApartInfo(copies.direction, 0, 0, 0.0))
-            apart[copies.direction] = ApartInfo(
+        for copies in file.other_copies:
+            before = other_copies.get(copies.direction, OtherCopiesInfo(copies.direction, 0, 0, 0.0))
+            other_copies[copies.direction] = OtherCopiesInfo(
                 *(copies.direction, before.count + copies.count, before.bytes + copies.bytes),
                 before.device_ms + copies.device_ps / _MS,
             )
@@ -255,7 +255,7 @@ def trace_info(
         classified={by: time / total for by, time in sorted(classified.items()) if total},
         hidden_events=sum(file.hidden_events for file in files),
         programs=tuple(sorted(programs.values(), key=lambda one: (not one.is_step, -one.device_ms))),
-        apart=tuple(apart.values()),
+        other_copies=tuple(other_copies.values()),
         unread=tuple(unread),
         expected=None,
         per_host=host_infos(own),

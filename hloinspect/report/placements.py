@@ -14,7 +14,7 @@ from hloinspect.report.schema import AuditEntry, AuditInfo, SourceInfo, Unknown
 if TYPE_CHECKING:
     from hloinspect.offload.transfers import Offload
     from hloinspect.placements.audit import Entry, PolicyName
-    from hloinspect.placements.flow import Place, Wishes
+    from hloinspect.placements.flow import Place, Placements
 
 OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
 """With this flag XLA's rematerialization sends values to the host by itself."""
@@ -75,7 +75,7 @@ NO_NAMES = Unknown(
 
 
 @dataclass(frozen=True, slots=True)
-class AskedOf:
+class RequestedOf:
     """Where to read what a module was asked: ``manifest`` is what the child found in the jaxpr, ``stablehlo`` the text
     beside the module, ``before`` the module's text before all passes, and ``dump`` a folder of XLA's with the module's
     key in it, for the texts of passes. ``flags`` are those of the compilation."""
@@ -87,33 +87,33 @@ class AskedOf:
     flags: Sequence[str] = ()
 
 
-def audit_info(offload: Offload, sources: AskedOf) -> AuditInfo:
+def audit_info(offload: Offload, sources: RequestedOf) -> AuditInfo:
     """What was asked and what became of it. Without any source only ``unknown``. Raises InputError where a file cannot
     be read or is not what it should be."""
     return audited(offload, sources)[1]
 
 
-def audited(offload: Offload, sources: AskedOf) -> tuple[Offload, AuditInfo]:
+def audited(offload: Offload, sources: RequestedOf) -> tuple[Offload, AuditInfo]:
     """The same, and the offload with checkpoint names on transfers that had none and that the audit ties to one."""
     from hloinspect.placements.audit import audit
 
-    wishes, policies = _wishes(sources)
-    if wishes is None:
+    placements, policies = _placements(sources)
+    if placements is None:
         return offload, AuditInfo(None, unknown=(NO_SOURCE,))
-    if wishes.gap:
+    if placements.gap:
         remedy = "report it, with the step, if it can be shared"
-        return offload, AuditInfo(wishes.source, unknown=(Unknown(wishes.gap, remedy, "audit"),))
-    found = audit(offload, wishes, policies=policies)
+        return offload, AuditInfo(placements.source, unknown=(Unknown(placements.gap, remedy, "audit"),))
+    found = audit(offload, placements, policies=policies)
     if found.lost:  # only then it is worth to ask where each was lost
-        lowered = _stablehlo(sources.stablehlo) if wishes.source == "jaxpr" else None
-        found = audit(offload, wishes, lowered, policies, _dropped_by(sources))
+        lowered = _stablehlo(sources.stablehlo) if placements.source == "jaxpr" else None
+        found = audit(offload, placements, lowered, policies, _dropped_by(sources))
     entries = [_entry(entry) for entry in found.entries]
     unexplained = found.unexplained
     if unexplained and _has_flag(sources.flags, OWN_OFFLOAD_FLAG):
         entries.append(_by_flag(unexplained))
         unexplained = ()
-    unknown = () if wishes.source == "jaxpr" else (NO_NAMES,)
-    info = AuditInfo(wishes.source, tuple(entries), unexplained, found.unexplained_host, unknown)
+    unknown = () if placements.source == "jaxpr" else (NO_NAMES,)
+    info = AuditInfo(placements.source, tuple(entries), unexplained, found.unexplained_host, unknown)
     return _named(offload, found.names), info
 
 
@@ -127,14 +127,14 @@ def _named(offload: Offload, names: Mapping[int, str]) -> Offload:
     return replace(offload, transfers=transfers)
 
 
-def _wishes(sources: AskedOf) -> tuple[Wishes | None, Sequence[PolicyName]]:
+def _placements(sources: RequestedOf) -> tuple[Placements | None, Sequence[PolicyName]]:
     from hloinspect.placements.audit import PolicyName
-    from hloinspect.placements.flow import place_from_json, wishes_from_json
+    from hloinspect.placements.flow import place_from_json, placements_from_json
 
     if sources.manifest:
         try:
             policies = [PolicyName(str(p["name"]), place_from_json(p["place"])) for p in sources.manifest["policies"]]
-            return wishes_from_json(sources.manifest), policies
+            return placements_from_json(sources.manifest), policies
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"what the manifest says was asked is not whole: {type(error).__name__}: {error}"
@@ -142,20 +142,20 @@ def _wishes(sources: AskedOf) -> tuple[Wishes | None, Sequence[PolicyName]]:
     return _stablehlo(sources.stablehlo) or _before(sources.before), ()
 
 
-def _stablehlo(path: Path | None) -> Wishes | None:
-    from hloinspect.placements.stablehlo import wishes_of
+def _stablehlo(path: Path | None) -> Placements | None:
+    from hloinspect.placements.stablehlo import placements_of
 
-    return wishes_of(_text(path)) if path is not None and path.is_file() else None
+    return placements_of(_text(path)) if path is not None and path.is_file() else None
 
 
-def _before(path: Path | None) -> Wishes | None:
+def _before(path: Path | None) -> Placements | None:
     if path is None or not path.is_file():
         return None
     from hloinspect.hlo.text import parse_text
-    from hloinspect.placements.before import wishes_before
+    from hloinspect.placements.before import placements_before_passes
 
     try:
-        return wishes_before(parse_text(_text(path)))
+        return placements_before_passes(parse_text(_text(path)))
     except HloParseError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -168,7 +168,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
-def _dropped_by(sources: AskedOf) -> dict[str, str]:
+def _dropped_by(sources: RequestedOf) -> dict[str, str]:
     """For each direction the pass after which placements or transfers are fewer and nothing is there instead, from the
     texts of passes in a dump. Empty where there are none."""
     if sources.dump is None:
@@ -210,7 +210,7 @@ def _entry(entry: Entry) -> AuditEntry:
         name=entry.name or None,
         dtype=entry.dtype or None,
         shape=entry.shape,
-        asked=entry.count,
+        requested=entry.count,
         runs=entry.runs,
         outcome=entry.outcome,
         cause=entry.cause or None,
@@ -234,7 +234,7 @@ def _by_flag(transfers: tuple[int, ...]) -> AuditEntry:
         name=OWN_OFFLOAD_FLAG,
         dtype=None,
         shape=(),
-        asked=1,
+        requested=1,
         runs=len(transfers),
         outcome="kept",
         cause=None,

@@ -260,7 +260,7 @@ class TracedProgram:
 
 
 @dataclass(frozen=True, slots=True)
-class ApartInfo:
+class OtherCopiesInfo:
     """Copies between host and device that are no transfer of the step: ``device_put``, ``np.asarray``, callbacks."""
 
     direction: str
@@ -305,7 +305,7 @@ class TraceInfo:
     classified: dict[str, float]
     hidden_events: int
     programs: tuple[TracedProgram, ...]
-    apart: tuple[ApartInfo, ...]
+    other_copies: tuple[OtherCopiesInfo, ...]
     unread: tuple[str, ...]
     expected: ExpectedInfo | None
     per_host: tuple[HostInfo, ...] = ()
@@ -435,7 +435,7 @@ class TransferInfo:
     source: SourceInfo | None
     stream: str | None
     round_trip: int | None
-    fate: str
+    outcome: str
     queued_behind: int | None
     verdict: str
     robust: bool | None
@@ -550,7 +550,7 @@ class AuditEntry:
     name: str | None
     dtype: str | None
     shape: tuple[int, ...]
-    asked: int
+    requested: int
     runs: int
     outcome: str
     cause: str | None
@@ -568,7 +568,7 @@ class AuditInfo:
     ``unexplained_host`` instructions that work in host memory or on the host likewise. ``unknown`` says what was not
     looked at."""
 
-    asked_from: str | None
+    requested_from: str | None
     entries: tuple[AuditEntry, ...] = ()
     unexplained: tuple[int, ...] = ()
     unexplained_host: tuple[str, ...] = ()

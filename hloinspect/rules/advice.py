@@ -46,7 +46,7 @@ def pipelining(evidence: Evidence, numbers: Iterable[int]) -> str:
     """Return how to have XLA carry these copies of a loop from one iteration to the next, for the program's XLA; ""
     where one more layer of them does not fit on the device, and where slices are wrong though the version is one whose
     slices are right."""
-    more = sum(evidence.infos[number].bytes for number in numbers if evidence.turns(number) > 1)
+    more = sum(evidence.infos[number].bytes for number in numbers if evidence.iterations(number) > 1)
     right = slices_are_right(evidence)
     if not fits_with(evidence, more) or (right is False and is_right_release(evidence)):
         return ""

@@ -59,7 +59,7 @@ def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: froze
     if transfer.mechanism == "kernel":
         return KERNEL
     work = facts.window_work(transfer.id)
-    looping = facts.turns(transfer.id) > 1
+    looping = facts.iterations(transfer.id) > 1
     if work == 0 and looping and facts.is_gpu and facts.at_memory_limit:
         return LIMIT
     if transfer.direction == H2D:
@@ -81,7 +81,7 @@ def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: froze
 def waits_before_use(facts: Facts, transfer: Transfer) -> bool:
     """Whether the device waits for an argument in host memory although there is more to do before its first use than
     what its window holds: the done could stand later."""
-    if transfer.fate != ARGUMENT:
+    if transfer.outcome != ARGUMENT:
         return False
     use, done = facts.first_uses.get(transfer.id), transfer.done_index
     window = facts.window_work(transfer.id)

@@ -18,8 +18,8 @@ _WAYS = {"d2h": "to the host", "h2d": "back to the device"}
 
 def deleted_as_a_whole(evidence: Evidence) -> bool:
     """Whether the step asks for host memory and has none at all, which is HLO302's to tell."""
-    asked, offload = evidence.asked, evidence.offload
-    if asked is None or offload is None or not asked.to_host or not evidence.module.is_scheduled:
+    requested, offload = evidence.requested, evidence.offload
+    if requested is None or offload is None or not requested.to_host or not evidence.module.is_scheduled:
         return False
     if offload.transfers or offload.host_values or offload.host_copies or offload.host_events:
         return False
@@ -32,7 +32,7 @@ def dropped_values(evidence: Evidence) -> list[AuditEntry]:
     return [e for e in (audit.entries if audit else ()) if e.kind in ("value", "compute") and e.outcome == "dropped"]
 
 
-def asked_and_lost(evidence: Evidence) -> Iterator[Found]:
+def requested_and_lost(evidence: Evidence) -> Iterator[Found]:
     """A placement in host memory is not in the compiled module.
 
     What it finds
@@ -67,8 +67,8 @@ def asked_and_lost(evidence: Evidence) -> Iterator[Found]:
 def _lost(evidence: Evidence, entry: AuditEntry) -> Found:
     what = entry.name or (f"{entry.dtype}[{','.join(map(str, entry.shape))}]" if entry.dtype else "a computation")
     way = _WAYS.get(entry.direction or "", "on the host")
-    count = f"{entry.asked} placements" if entry.asked > 1 else "the placement"
-    are = "are" if entry.asked > 1 else "is"
+    count = f"{entry.requested} placements" if entry.requested > 1 else "the placement"
+    are = "are" if entry.requested > 1 else "is"
     by = f" by the pass {entry.pass_name}" if entry.pass_name else ""
     folded = keep_apart(scanning(evidence)) if entry.cause == "folded" else ""
     return Found(
@@ -76,11 +76,16 @@ def _lost(evidence: Evidence, entry: AuditEntry) -> Found:
         remedy=folded or entry.remedy or "hloinspect inspect --audit shows all that was asked",
         source=entry.source,
         severity=_LESS.get(entry.cause or ""),
-        evidence={"names": [what], "asked": entry.asked, "cause": entry.cause or "", "pass": entry.pass_name or ""},
+        evidence={
+            "names": [what],
+            "requested": entry.requested,
+            "cause": entry.cause or "",
+            "pass": entry.pass_name or "",
+        },
     )
 
 
-def not_asked_for(evidence: Evidence) -> Iterator[Found]:
+def not_requested_for(evidence: Evidence) -> Iterator[Found]:
     """A transfer that nothing in the program asks for.
 
     What it finds
@@ -100,7 +105,7 @@ def not_asked_for(evidence: Evidence) -> Iterator[Found]:
         form F14 of docs/failures.md; docs/audit.md.
     """
     audit = evidence.report.audit
-    if audit is None or audit.asked_from is None or not (audit.unexplained or audit.unexplained_host):
+    if audit is None or audit.requested_from is None or not (audit.unexplained or audit.unexplained_host):
         return
     ids = evidence.costliest_first(audit.unexplained)
     count = len(ids) + len(audit.unexplained_host)
@@ -117,6 +122,6 @@ def not_asked_for(evidence: Evidence) -> Iterator[Found]:
 
 
 RULES = (
-    Rule("HLO309", "asked-and-lost", ERROR, (MODULE, AUDIT), asked_and_lost),
-    Rule("HLO310", "not-asked-for", WARNING, (MODULE, AUDIT), not_asked_for),
+    Rule("HLO309", "asked-and-lost", ERROR, (MODULE, AUDIT), requested_and_lost),
+    Rule("HLO310", "not-asked-for", WARNING, (MODULE, AUDIT), not_requested_for),
 )

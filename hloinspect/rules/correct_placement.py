@@ -43,16 +43,16 @@ def offload_deleted(evidence: Evidence) -> Iterator[Found]:
         xla/hlo/transforms/simplifiers/algebraic_simplifier.cc (HandleCopy, no check of memory spaces); failure U1 of
         docs/failures.md.
     """
-    asked = evidence.asked
-    if asked is None or not deleted_as_a_whole(evidence):
+    requested = evidence.requested
+    if requested is None or not deleted_as_a_whole(evidence):
         return
     lost = [entry for entry in dropped_values(evidence) if entry.direction == D2H]
     yield Found(
-        message=f"the program places {asked.to_host} values in host memory, and the compiled module has none there: "
-        "XLA has deleted the offload",
+        message=f"the program places {requested.to_host} values in host memory, and the compiled module has none there"
+        ": XLA has deleted the offload",
         remedy=keep_apart(scanning(evidence)),
         source=lost[0].source if lost else None,
-        evidence={"placements": asked.to_host, "host_bytes": 0},
+        evidence={"placements": requested.to_host, "host_bytes": 0},
     )
 
 
@@ -78,10 +78,10 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
     References
         jax issue 23869 = openxla/xla issue 17541; failure U2 of docs/failures.md.
     """
-    asked = evidence.asked
-    if asked is None or not asked.unmatched:
+    requested = evidence.requested
+    if requested is None or not requested.unmatched:
         return
-    names = ", ".join(asked.unmatched[:6]) + (", ..." if len(asked.unmatched) > 6 else "")
+    names = ", ".join(requested.unmatched[:6]) + (", ..." if len(requested.unmatched) > 6 else "")
     audit = evidence.report.audit
     entries = [entry for entry in (audit.entries if audit else ()) if entry.kind == "name"]
     dead = _dead_policy(evidence)
@@ -94,20 +94,20 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
         "jax.checkpoint wraps, and not a block's output",
         source=entries[0].source if entries else None,
         severity=None if dead else WARNING,
-        evidence={"names": list(asked.unmatched), "placements": asked.to_host, "dead": bool(dead)},
+        evidence={"names": list(requested.unmatched), "placements": requested.to_host, "dead": bool(dead)},
     )
 
 
 def _dead_policy(evidence: Evidence) -> str:
     """Return what a policy without any effect means, in words; "" where some name of it matches, or may."""
-    asked, audit = evidence.asked, evidence.report.audit
-    assert asked is not None
-    if not asked.to_host:
+    requested, audit = evidence.requested, evidence.report.audit
+    assert requested is not None
+    if not requested.to_host:
         return ": nothing is offloaded at all"
     values = [entry for entry in (audit.entries if audit else ()) if entry.kind == "value" and entry.by == "policy"]
     if any(entry.name is None for entry in values):  # by a policy, and nothing shows by which name (jax_remat3)
         return ""
-    dead = bool(asked.dead) if asked.dead is not None else audit is not None and not values
+    dead = bool(requested.dead) if requested.dead is not None else audit is not None and not values
     return ": the policy is dead, though the step offloads other values" if dead else ""
 
 
@@ -139,10 +139,10 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
     References
         jaxlib/sharding.cc (CheckAndCanonicalizeMemoryKind); failure U3 of docs/failures.md.
     """
-    asked, offload = evidence.asked, evidence.offload
-    if asked is None or offload is None:
+    requested, offload = evidence.requested, evidence.offload
+    if requested is None or offload is None:
         return
-    wanted = {kind: max(number, _wanted(evidence, kind)) for kind, number in asked.outers.items()}
+    wanted = {kind: max(number, _wanted(evidence, kind)) for kind, number in requested.entry_values.items()}
     arguments = _leaves(evidence, "parameter")
     results = _leaves(evidence, "result")
     lost = max(0, wanted["argument"] - arguments) + max(0, wanted["result"] - results)
@@ -158,8 +158,8 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
         f"than 0.8.0{BUT_NOT}",
         evidence={
             **({"names": gone} if gone else {}),
-            "asked_arguments": wanted["argument"],
-            "asked_results": wanted["result"],
+            "requested_arguments": wanted["argument"],
+            "requested_results": wanted["result"],
             "host_arguments": arguments,
             "host_results": results,
         },

@@ -49,11 +49,11 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
     ),
     TARGET: (lambda e: e.report.target is not None, "needs a --target"),
     STABLEHLO: (
-        lambda e: e.asked is not None,
+        lambda e: e.requested is not None,
         "needs the StableHLO of the step: `hloinspect compile` writes it; STEM.stablehlo beside STEM.hlo is read too",
     ),
     AUDIT: (
-        lambda e: e.report.audit is not None and e.report.audit.asked_from is not None,
+        lambda e: e.report.audit is not None and e.report.audit.requested_from is not None,
         "needs what the program asked: the step itself, `hloinspect compile`, STEM.stablehlo beside STEM.hlo, or a "
         "dump with *before_optimizations.txt",
     ),

@@ -22,7 +22,7 @@ from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, S
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
     from hloinspect.hlo.model import Computation, Module
-    from hloinspect.placements.asked import Asked
+    from hloinspect.placements.requested import Requested
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
 
@@ -60,7 +60,7 @@ class Facts:
     prediction: Prediction | None = None
     target: Target | None = None
     slices: Slices = field(default_factory=Slices)
-    asked: Asked | None = None
+    requested: Requested | None = None
 
     # --- the report by id
 
@@ -162,7 +162,7 @@ class Facts:
                 found[site.callee] = found[site.caller]
         return found
 
-    def turns(self, number: int) -> int:
+    def iterations(self, number: int) -> int:
         """Turns of the innermost loop around a transfer; 1 outside of loops."""
         loop = self.loops.get(self.transfers[number].computation)
         return loop.trips if loop else 1
@@ -230,7 +230,13 @@ class Facts:
         """Whether a copy back outside of loops has a leading dimension of as many layers as the first loop that uses it
         has turns."""
         shape, use = transfer.tensor.shape, self.first_uses.get(transfer.id)
-        if transfer.direction != H2D or len(shape) < 2 or shape[0] < 2 or use is None or self.turns(transfer.id) > 1:
+        if (
+            transfer.direction != H2D
+            or len(shape) < 2
+            or shape[0] < 2
+            or use is None
+            or self.iterations(transfer.id) > 1
+        ):
             return False
         computation = self.module.computations[transfer.done_computation or ""]
         if computation.instruction(use).opcode != "while":
@@ -246,7 +252,7 @@ class Facts:
         """Loop bodies with copies to the host that come back in the step, and those copies."""
         found: dict[str, list[int]] = {}
         for transfer in self.transfers.values():
-            if transfer.direction == D2H and transfer.round_trip is not None and self.turns(transfer.id) > 1:
+            if transfer.direction == D2H and transfer.round_trip is not None and self.iterations(transfer.id) > 1:
                 found.setdefault(transfer.computation, []).append(transfer.id)
         return {name: tuple(numbers) for name, numbers in found.items()}
 
@@ -269,7 +275,7 @@ class Facts:
         """Whether nothing in the step reads what a copy to the host has sent, as far as all that talks to the host is
         followed. (A slot that nothing reads of a stack that is read otherwise is the compiler's doing: it hands the
         values of a peeled iteration over on the device, and no policy changes that.)"""
-        if transfer.fate != NEVER_READ or (self.offload is not None and self.offload.unfollowed):
+        if transfer.outcome != NEVER_READ or (self.offload is not None and self.offload.unfollowed):
             return False
         return transfer.buffer is None or not self.by_buffer[transfer.buffer][1]
 
@@ -337,8 +343,8 @@ class Facts:
         """Return whether, of the writers of one buffer, one iteration's is peeled out of the loop by pipelining: behind
         the loop. Double buffering peels the first of an odd number of iterations, in front of a loop with two writers
         in its body."""
-        looping = [self.loops[t.computation] for t in written if self.turns(t.id) > 1]
-        outside = [t for t in written if self.turns(t.id) <= 1]
+        looping = [self.loops[t.computation] for t in written if self.iterations(t.id) > 1]
+        outside = [t for t in written if self.iterations(t.id) <= 1]
         if not looping or not outside:
             return False
         if len(set(looping)) == len(looping):

@@ -122,7 +122,7 @@ def fetched_early(evidence: Evidence) -> Iterator[Found]:
 def _idles_through_a_loop(evidence: Evidence, transfer: Transfer) -> bool:
     """Whether a whole loop runs between the done of a fetched argument and its first use."""
     use, done = evidence.first_uses.get(transfer.id), transfer.done_index
-    if transfer.direction != H2D or transfer.fate != ARGUMENT or use is None or done is None:
+    if transfer.direction != H2D or transfer.outcome != ARGUMENT or use is None or done is None:
         return False
     return any(done < place < use for place in evidence.loop_places.get(transfer.done_computation or "", ()))
 

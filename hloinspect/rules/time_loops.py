@@ -21,9 +21,9 @@ def prefetched_gain_ms(evidence: Evidence, numbers: Sequence[int]) -> float | No
         return None
     gain, takes = 0.0, 0.0
     for number in numbers:
-        found, turns = evidence.predicted(number), evidence.turns(number)
-        if found is not None and turns > 1:
-            gain += evidence.wait_of(number) * (turns - 1) / turns
+        found, iterations = evidence.predicted(number), evidence.iterations(number)
+        if found is not None and iterations > 1:
+            gain += evidence.wait_of(number) * (iterations - 1) / iterations
             takes += found.duration_ms
     return max(0.0, gain - max(0.0, takes - step.compute_ms))
 
@@ -64,7 +64,7 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.of_cause(BARRIER)
     if not numbers:
         return
-    scanned = tuple(n for n in numbers if evidence.turns(n) > 1)
+    scanned = tuple(n for n in numbers if evidence.iterations(n) > 1)
     remedy, gain = _without_barrier(evidence, scanned)
     yield Found(
         message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization barrier: the "
@@ -153,7 +153,7 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=gain,
-        evidence={"transfers": len(numbers), "turns": loop.trips, "wait_ms": evidence.wait_ms(numbers)},
+        evidence={"transfers": len(numbers), "iterations": loop.trips, "wait_ms": evidence.wait_ms(numbers)},
     )
 
 

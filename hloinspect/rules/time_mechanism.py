@@ -83,7 +83,7 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
 def why_kernel(evidence: Evidence, transfer: Transfer) -> str:
     """Why XLA makes a kernel of a transfer, as far as its slice tells."""
     copied = any(t.mechanism == "dma" for side in evidence.by_buffer.get(transfer.buffer, ()) for t in side)
-    if copied and evidence.turns(transfer.id) == 1:
+    if copied and evidence.iterations(transfer.id) == 1:
         return PEELED
     computation = evidence.module.computations[transfer.computation]
     start = computation.instruction(transfer.start_index)
@@ -147,7 +147,9 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
     host = next((event for event in evidence.offload.host_events if event.kind == HOST_COMPUTE), None)
     remedy = f"--{SCHEDULER_FLAG}=true"
     if any(
-        t.fate == ROUND_TRIP and evidence.turns(t.id) == 1 for t in evidence.transfers.values() if t.direction == D2H
+        t.outcome == ROUND_TRIP and evidence.iterations(t.id) == 1
+        for t in evidence.transfers.values()
+        if t.direction == D2H
     ):
         remedy = (
             f"{scanning(evidence)}, then {remedy}: it delays the copies to the host of unrolled layers until they free "

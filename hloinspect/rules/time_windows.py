@@ -100,7 +100,7 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
         openxla/xla pull requests 27718, 32297 and 33240; facts on the schedule in docs/model.md.
     """
     if numbers := _way(evidence, POINT_OF_USE, D2H):
-        looping = evidence.turns(numbers[0]) > 1
+        looping = evidence.iterations(numbers[0]) > 1
         remedy = "offload a value that the layer makes earlier"
         if looping and evidence.is_gpu and not evidence.is_pipelined:
             if flag := pipelining(evidence, numbers):
@@ -194,7 +194,7 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
         hint += f"; the window would hide {bytes_text(fits)} instead of {bytes_text(first.bytes)}"
     if link_gbps := link_that_hides_gbps(evidence.report, first):
         hint += f", or a link of {link_gbps:.0f} GB/s all of it"
-    looping = evidence.is_gpu and first.direction == D2H and evidence.turns(first.id) > 1
+    looping = evidence.is_gpu and first.direction == D2H and evidence.iterations(first.id) > 1
     if looping and not evidence.is_pipelined and (flag := pipelining(evidence, numbers)):
         hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next turn of its loop"
     yield Found(

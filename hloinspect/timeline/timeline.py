@@ -71,7 +71,7 @@ class Fold:
 
     first: int
     end: int
-    turns: int
+    iterations: int
     before: int
     of: int
     name: str

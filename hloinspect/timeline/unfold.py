@@ -17,7 +17,7 @@ LIMIT = 200_000
 
 
 @dataclass(slots=True)
-class Stretch:
+class Window:
     """An interval in the step's time. ``turns`` are the turns of the loops around it, the outermost first, from 1 on.
 
     ``times`` is 1, or how often it happens for the loops around it that stay folded.
@@ -29,12 +29,12 @@ class Stretch:
     stream: str
     transfer: int
     name: str
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
     times: int
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Iteration:
     """The turns ``first`` to ``last`` of a loop of ``of`` turns; they are more than one where the loop stays folded.
 
     Of a folded loop only the first of these is laid out, up to ``shown_ps``; till ``end_ps`` the others would follow.
@@ -56,21 +56,21 @@ class Turn:
 class _Node:
     """A fold, or the whole step; children are segments by their number, and nodes."""
 
-    turns: int = 1
+    iterations: int = 1
     fold: Fold | None = None
     children: list[int | _Node] = field(default_factory=list)
     is_open: bool = True
 
     @property
     def shown(self) -> int:
-        return self.turns if self.is_open else 1
+        return self.iterations if self.is_open else 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What is around a segment, as its stretches say it."""
 
-    turns: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
     times: int = 1
 
 
@@ -95,11 +95,11 @@ class Layout:
         """Whether a loop stays folded."""
         return any(not node.is_open for node in _nodes(self._root))
 
-    def stretches(self) -> Iterator[Stretch]:
+    def windows(self) -> Iterator[Window]:
         """Every interval. What a segment's end had cut is whole again, except where it leaves or enters a loop that
         stays folded. Their time by kind and transfer, ``times`` taken, is that of the timeline."""
-        pending: deque[Stretch] = deque()
-        going_on: dict[tuple[str, str, int, str], Stretch] = {}
+        pending: deque[Window] = deque()
+        going_on: dict[tuple[str, str, int, str], Window] = {}
         for begin, number, place in self._walk(self._root, self.start_ps, _Place()):
             segment = self._segments[number]
             if segment.end_ps == segment.start_ps:
@@ -112,11 +112,11 @@ class Layout:
                 if before is not None and before.end_ps == interval.start_ps + shift and before.times == place.times:
                     before.end_ps = interval.end_ps + shift
                 else:
-                    before = _stretch(interval, shift, place)
+                    before = _window(interval, shift, place)
                     pending.append(before)
                 if before.end_ps == end:
                     going_on[key] = before
-            kept = {id(stretch) for stretch in going_on.values()}
+            kept = {id(window) for window in going_on.values()}
             while pending and id(pending[0]) not in kept:
                 yield pending.popleft()
         yield from pending
@@ -135,9 +135,9 @@ class Layout:
             for mark in segment.marks:
                 yield Mark(mark.start_ps + shift, mark.end_ps + shift, mark.transfer, mark.role)
 
-    def turns(self) -> Iterator[Turn]:
+    def iterations(self) -> Iterator[Iteration]:
         """Every turn of every loop, an outer one before those inside it."""
-        return self._turns(self._root, self.start_ps, 0, 1)
+        return self._iterations(self._root, self.start_ps, 0, 1)
 
     # the tree
 
@@ -145,7 +145,7 @@ class Layout:
         """Of all turns of a node, in picoseconds."""
         key = id(node)
         if key not in self._lengths:
-            self._lengths[key] = node.turns * sum(map(self._length_of, node.children))
+            self._lengths[key] = node.iterations * sum(map(self._length_of, node.children))
         return self._lengths[key]
 
     def _length_of(self, child: int | _Node) -> int:
@@ -170,9 +170,9 @@ class Layout:
         rest = [(self._root, 1)]
         while rest:
             node, times = rest.pop()
-            if node.turns > 1:
-                saved.append((times * (node.turns - 1) * (self._size(node) // node.turns), node))
-            rest += [(child, times * node.turns) for child in reversed(node.children) if isinstance(child, _Node)]
+            if node.iterations > 1:
+                saved.append((times * (node.iterations - 1) * (self._size(node) // node.iterations), node))
+            rest += [(child, times * node.iterations) for child in reversed(node.children) if isinstance(child, _Node)]
         order = [node for _, node in sorted(saved, key=lambda item: -item[0])]
         least, most = 0, len(order)
         while least < most:
@@ -187,12 +187,12 @@ class Layout:
             node.is_open = position >= least
 
     def _walk(self, node: _Node, begin_ps: int, around: _Place) -> Iterator[tuple[int, int, _Place]]:
-        turn_ps = self._length(node) // node.turns
-        times = around.times * node.turns // node.shown
-        for turn in range(node.shown):
-            place, now = around, begin_ps + turn * turn_ps
+        iteration_ps = self._length(node) // node.iterations
+        times = around.times * node.iterations // node.shown
+        for iteration in range(node.shown):
+            place, now = around, begin_ps + iteration * iteration_ps
             if node.fold is not None:
-                place = _Place((*around.turns, node.fold.before + turn + 1), times)
+                place = _Place((*around.iterations, node.fold.before + iteration + 1), times)
             for child in node.children:
                 if isinstance(child, _Node):
                     yield from self._walk(child, now, place)
@@ -200,36 +200,36 @@ class Layout:
                     yield now, child, place
                 now += self._length_of(child)
 
-    def _turns(self, node: _Node, begin_ps: int, depth: int, times: int) -> Iterator[Turn]:
+    def _iterations(self, node: _Node, begin_ps: int, depth: int, times: int) -> Iterator[Iteration]:
         whole = self._length(node)
-        turn_ps = whole // node.turns
-        for turn in range(node.shown):
-            now = begin_ps + turn * turn_ps
+        iteration_ps = whole // node.iterations
+        for iteration in range(node.shown):
+            now = begin_ps + iteration * iteration_ps
             if node.fold is not None:
-                fold, first = node.fold, node.fold.before + turn + 1
-                last = first if node.is_open else fold.before + node.turns
-                end = now + turn_ps * (last - first + 1)
-                yield Turn(now, now + turn_ps, end, fold.name, first, last, fold.of, depth, times)
+                fold, first = node.fold, node.fold.before + iteration + 1
+                last = first if node.is_open else fold.before + node.iterations
+                end = now + iteration_ps * (last - first + 1)
+                yield Iteration(now, now + iteration_ps, end, fold.name, first, last, fold.of, depth, times)
             for child in node.children:
                 if isinstance(child, _Node):
                     inside = depth + (node.fold is not None)
-                    yield from self._turns(child, now, inside, times * node.turns // node.shown)
+                    yield from self._iterations(child, now, inside, times * node.iterations // node.shown)
                 now += self._length_of(child)
 
 
-def unfold(timeline: Timeline, limit: int = LIMIT) -> Iterator[Stretch]:
+def unfold(timeline: Timeline, limit: int = LIMIT) -> Iterator[Window]:
     """The intervals of a timeline in the order and at the times of a step, turn by turn.
 
     At most ``limit`` of them, as far as folding loops can do that: then those in folded loops say how many ``times``
     they happen. Raises ValueError if the timeline's folds overlap, or do not agree with how often its segments repeat.
     """
-    return Layout(timeline, limit).stretches()
+    return Layout(timeline, limit).windows()
 
 
-def _stretch(interval: Interval, shift_ps: int, place: _Place) -> Stretch:
+def _window(interval: Interval, shift_ps: int, place: _Place) -> Window:
     begin, end = interval.start_ps + shift_ps, interval.end_ps + shift_ps
     kind, stream = interval.kind, interval.stream
-    return Stretch(begin, end, kind, stream, interval.transfer, interval.name, place.turns, place.times)
+    return Window(begin, end, kind, stream, interval.transfer, interval.name, place.iterations, place.times)
 
 
 def _nodes(node: _Node) -> Iterator[_Node]:
@@ -250,12 +250,12 @@ def _tree(timeline: Timeline) -> _Node:
             around.pop()
         while folds and folds[0].first == number:
             fold = folds.popleft()
-            node = _Node(fold.turns, fold)
+            node = _Node(fold.iterations, fold)
             parent, end, times = around[-1]
-            if not number < fold.end <= end or fold.turns < 1:
+            if not number < fold.end <= end or fold.iterations < 1:
                 raise ValueError(f"{fold} does not lie in the loop around it")
             parent.children.append(node)
-            around.append((node, fold.end, times * fold.turns))
+            around.append((node, fold.end, times * fold.iterations))
         parent, _, times = around[-1]
         more, rest = divmod(segment.repeat, times)
         if rest or not more:

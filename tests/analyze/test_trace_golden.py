@@ -286,7 +286,7 @@ def test_a_trace_of_tensorflow_has_copies_but_no_step(corpus: Path) -> None:
     report = trace(str(path)).report
     assert any("no event on the device names the program" in unknown.reason for unknown in report.unknown)
     assert report.trace is not None
-    assert {(copies.direction, copies.count) for copies in report.trace.apart} == {("d2h", 24), ("h2d", 202)}
+    assert {(copies.direction, copies.count) for copies in report.trace.other_copies} == {("d2h", 24), ("h2d", 202)}
     assert report.step.measured is None
 
 

@@ -269,7 +269,7 @@ ENTRY main {
                     stat.bytes_value = text.encode()  # text serves as well as a proto
     path.write_bytes(space.SerializeToString())
     file = measure_file(path)
-    assert [(copies.direction, copies.count) for copies in file.apart] == [("d2h", 3)]
+    assert [(copies.direction, copies.count) for copies in file.other_copies] == [("d2h", 3)]
     (device,) = file.devices
     assert device.figures["compute_ps"].tolist() == [30 * US] * 3
     assert not device.figures["busy_d2h_ps"].any()

@@ -208,9 +208,9 @@ def test_the_target_has_the_cudnn_of_the_results(tmp_path: Path) -> None:
     assert with_dnn_version("x", None) == "x"
 
 
-def compiled_by(answers: list[object], asked: list[dict[str, object]]):  # type: ignore[no-untyped-def]
+def compiled_by(answers: list[object], requested: list[dict[str, object]]):  # type: ignore[no-untyped-def]
     def compile(options: dict[str, object]) -> object:
-        asked.append(options)
+        requested.append(options)
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -223,12 +223,12 @@ def test_xla_is_asked_which_kernels_have_no_entry(tmp_path: Path) -> None:
     path = tmp_path / "module.autotune_results.pbtxt"
     path.write_text(RESULTS)
     production = request_fields(Production(autotune_results=path), "gpu", [])["production"]
-    asked: list[dict[str, object]] = []
+    requested: list[dict[str, object]] = []
     refused = RuntimeError("NOT_FOUND: Failed to get configs for: 2 out of 3 instructions. See logs")
-    assert compile_with(production, tmp_path, compiled_by([refused, "module"], asked)) == "module"
+    assert compile_with(production, tmp_path, compiled_by([refused, "module"], requested)) == "module"
     complete = "xla_gpu_require_complete_aot_autotune_results"
-    assert [complete in options for options in asked] == [True, False]
-    loaded = Path(str(asked[1]["xla_gpu_load_autotune_results_from"]))
+    assert [complete in options for options in requested] == [True, False]
+    loaded = Path(str(requested[1]["xla_gpu_load_autotune_results_from"]))
     assert (loaded.suffix, loaded.read_text()) == (".txt", RESULTS)  # .pbtxt would be taken for binary
     use = manifest_use(production)
     assert (use["autotune_results"]["missing"], use["autotune_results"]["of"]) == (2, 3)
@@ -241,10 +241,12 @@ def test_xla_is_asked_which_kernels_have_no_entry(tmp_path: Path) -> None:
     assert (use["missing"], use["of"]) == (1, None)
 
     dumped = request_fields(Production(autotune_results=path), "gpu", [])["production"]
-    asked = []
-    assert compile_with(dumped, tmp_path, compiled_by(["asked", "module"], asked), keeps_dump=True) == "module"
+    requested = []
+    assert compile_with(dumped, tmp_path, compiled_by(["requested", "module"], requested), keeps_dump=True) == "module"
     assert (
-        [complete in options for options in asked] == ["xla_dump_to" in options for options in asked] == [True, False]
+        [complete in options for options in requested]
+        == ["xla_dump_to" in options for options in requested]
+        == [True, False]
     )
 
     everything = request_fields(Production(autotune_results=path), "gpu", [])["production"]
@@ -275,9 +277,9 @@ def test_a_profile_is_given_to_xla_under_a_name_that_it_reads(tmp_path: Path) ->
     for name, content, suffix in (("a.txt", PROFILE.encode(), ".pbtxt"), ("b.dat", BINARY_PROFILE, ".pb")):
         (tmp_path / name).write_bytes(content)
         production = request_fields(Production(pgle=tmp_path / name), "gpu", [])["production"]
-        asked: list[dict[str, object]] = []
-        compile_with(production, tmp_path, compiled_by(["module"], asked))
-        (path,) = asked[0].values()
+        requested: list[dict[str, object]] = []
+        compile_with(production, tmp_path, compiled_by(["module"], requested))
+        (path,) = requested[0].values()
         assert (Path(str(path)).suffix, Path(str(path)).read_bytes()) == (suffix, content)
 
 

@@ -157,10 +157,10 @@ def test_flags_of_the_steps_own_code_leave_the_environment(monkeypatch: pytest.M
 
 @needs_jax
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["value", "numpy", "closed"])
-def test_asking_for_a_value_on_the_target_says_that_nothing_runs_there(met: dict[str, Any], asked: str) -> None:
-    assert met[asked].startswith("NoValueError: the step's code asks for the value of TargetArray(float32")
-    assert "nothing runs there, only shapes are known" in met[asked]
+@pytest.mark.parametrize("requested", ["value", "numpy", "closed"])
+def test_asking_for_a_value_on_the_target_says_that_nothing_runs_there(met: dict[str, Any], requested: str) -> None:
+    assert met[requested].startswith("NoValueError: the step's code asks for the value of TargetArray(float32")
+    assert "nothing runs there, only shapes are known" in met[requested]
 
 
 # --- kernels --------------------------------------------------------------------------------------

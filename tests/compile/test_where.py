@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hloinspect.compile.child.where import lines_of
-from hloinspect.placements.stablehlo import wishes_of
+from hloinspect.placements.stablehlo import placements_of
 
 STABLEHLO = """module @jit_step {
   func.func public @main(%arg0: tensor<4xf32> loc("x")) -> (tensor<4xf32>) {
@@ -31,9 +31,9 @@ STABLEHLO = """module @jit_step {
 """  # noqa: E501
 
 
-def asked(*asks: dict[str, Any]) -> dict[str, Any]:
-    given = [{"by": "device_put", "live": True, **ask} for ask in asks]
-    return {"source": "jaxpr", "asks": given, "outers": [], "names": [], "computes": []}
+def requested(*requests: dict[str, Any]) -> dict[str, Any]:
+    given = [{"by": "device_put", "live": True, **request} for request in requests]
+    return {"source": "jaxpr", "requests": given, "entry_values": [], "names": [], "computes": []}
 
 
 def place(line: int) -> dict[str, Any]:
@@ -57,25 +57,30 @@ def test_a_value_returned_from_the_host_gives_the_line_that_put_it_there_and_no_
     message = (
         "E1200: Tensor which is moved to host (starting from custom-call.1) is returned from the entry computation"
     )
-    asks = asked({"direction": "d2h", "place": place(7)}, {"direction": "d2h", "result": 0, "place": place(8)})
-    assert lines_of(message, STABLEHLO, asks) == ["train.py:8, in step"]
+    requests = requested({"direction": "d2h", "place": place(7)}, {"direction": "d2h", "result": 0, "place": place(8)})
+    assert lines_of(message, STABLEHLO, requests) == ["train.py:8, in step"]
 
 
 def test_another_trouble_with_host_memory_gives_at_most_three_of_the_lines_that_ask() -> None:
     message = "INTERNAL: Expected instruction to have shape equal to f32[4]{0}, actual shape is f32[4]{0:S(5)}"
-    asks = asked(*({"direction": "h2d", "place": place(line)} for line in (1, 1, 2, 3, 4)))
-    assert lines_of(message, STABLEHLO, asks) == [f"train.py:{line}, in step" for line in (1, 2, 3)]
+    requests = requested(*({"direction": "h2d", "place": place(line)} for line in (1, 1, 2, 3, 4)))
+    assert lines_of(message, STABLEHLO, requests) == [f"train.py:{line}, in step" for line in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("message", ["INTERNAL: something else", 'op_name="jit(step)/unheard_of"', ""])
 def test_where_nothing_tells_no_line_is_made_up(message: str) -> None:
-    assert lines_of(message, STABLEHLO, asked({"direction": "d2h", "place": place(7)})) == []
+    assert lines_of(message, STABLEHLO, requested({"direction": "d2h", "place": place(7)})) == []
 
 
 def test_the_reader_of_stablehlo_knows_the_same_lines() -> None:
-    (ask,) = wishes_of(STABLEHLO).asks
-    assert ask.place is not None
-    assert (ask.place.file, ask.place.line, ask.place.column, ask.place.function) == ("train.py", 33, 9, "step")
-    assert ask.made is not None
-    assert ask.made.line == 33
-    assert (ask.result, ask.live) == (0, True)
+    (request,) = placements_of(STABLEHLO).requests
+    assert request.place is not None
+    assert (request.place.file, request.place.line, request.place.column, request.place.function) == (
+        "train.py",
+        33,
+        9,
+        "step",
+    )
+    assert request.made is not None
+    assert request.made.line == 33
+    assert (request.result, request.live) == (0, True)

@@ -318,11 +318,11 @@ HOST, DEVICE = "f32[8]{0:S(5)}", "f32[8]{0}"
 
 
 @pytest.mark.parametrize(
-    ("turns", "depth"),
+    ("iterations", "depth"),
     [("0", 1), ("0", 150), ("1", 150), ("2", 12), ("999999999999999", 12), ("999999999999999", 150), ("9" * 22, 150)],
 )
-def test_loops_of_absurd_lengths_are_judged_or_refused(tmp_path: Path, turns: str, depth: int) -> None:
-    config = f', backend_config={{"known_trip_count":{{"n":"{turns}"}}}}'
+def test_loops_of_absurd_lengths_are_judged_or_refused(tmp_path: Path, iterations: str, depth: int) -> None:
+    config = f', backend_config={{"known_trip_count":{{"n":"{iterations}"}}}}'
     computations = f"%c (q: f32[8]) -> pred[] {{\n  %q = {DEVICE} parameter(0)\n  ROOT %t = pred[] constant(true)\n}}\n"
     computations += f"%b0 (x: f32[8]) -> f32[8] {{\n  %x = {DEVICE} parameter(0)\n"
     computations += f"  %s = ({HOST}, {DEVICE}, u32[]) copy-start(%x){GPU}\n  %d = {HOST} copy-done(%s)\n"

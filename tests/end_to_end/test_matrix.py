@@ -281,7 +281,7 @@ def test_the_runtime_executes_each_transfer_by_the_mechanism_that_is_said(
 def test_all_that_a_program_asks_of_host_memory_is_there_and_nothing_else(compiled: Path, case: Case) -> None:
     audit = inspect(str(_outcome(compiled, case)), rules=Choice(select=())).report.audit
     assert audit is not None
-    assert (audit.asked_from, audit.unexplained, audit.unexplained_host) == ("jaxpr", (), ())
+    assert (audit.requested_from, audit.unexplained, audit.unexplained_host) == ("jaxpr", (), ())
     # a result that compute_on leaves on the host of a TPU, or a kernel on it, is host compute; nothing is dropped
     assert {entry.outcome for entry in audit.entries} <= {"kept", "kernel", "host compute"}
 

@@ -17,7 +17,7 @@ from hloinspect.compile.launch import compile_step
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult, load_result
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.report.program import LIMIT_AUTOTUNING, limits_of
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
@@ -97,7 +97,7 @@ def test_results_of_autotuning_decide_the_tiles_of_a_product(steps: Path) -> Non
     assert program.autotune_results is not None
     assert (program.autotune_results.missing, program.autotune_results.of) == (0, None)
     assert LIMIT_AUTOTUNING not in found.report.limits
-    plan = make_plan(Wishes(sources=(str(steps / "tuned"),), targets=("h100",)))
+    plan = make_plan(PlanRequest(sources=(str(steps / "tuned"),), targets=("h100",)))
     assert plan.limits == found.report.limits
     assert tile_sizes(steps / "tuned") == ["64"]
 

@@ -302,9 +302,11 @@ def test_one_rate_is_taken_for_both_directions(rate: tuple[float, str], space: s
 
 
 @given(RATES, RATES, st.booleans())
-def test_each_direction_gets_its_own_rate_in_either_order(d2h: tuple[float, str], h2d: tuple[float, str], turn: bool):
+def test_each_direction_gets_its_own_rate_in_either_order(
+    d2h: tuple[float, str], h2d: tuple[float, str], iteration: bool
+):
     parts = [f"d2h={d2h[0]}{d2h[1]}", f"h2d={h2d[0]}{h2d[1]}"]
-    found = rates_of(with_link(load_target("h100"), ",".join(parts[::-1] if turn else parts)))
+    found = rates_of(with_link(load_target("h100"), ",".join(parts[::-1] if iteration else parts)))
     assert found == (pytest.approx(d2h[0] * UNITS[d2h[1]]), pytest.approx(h2d[0] * UNITS[h2d[1]]))
 
 

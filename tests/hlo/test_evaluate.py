@@ -78,12 +78,12 @@ def affine(start: int, step: int, limit: int, direction: str, *, mirrored: bool 
 def counted(start: int, step: int, limit: int, direction: str, most: int, *, mirrored: bool = False) -> int | None:
     """The same loop in Python; None where it does more than ``most`` turns or leaves the range of s32."""
     holds = COMPARE[direction]
-    value, turns = start, 0
+    value, iterations = start, 0
     while holds(*((limit, value) if mirrored else (value, limit))):
-        value, turns = value + step, turns + 1
-        if turns > most or not -(1 << 31) <= value < 1 << 31:
+        value, iterations = value + step, iterations + 1
+        if iterations > most or not -(1 << 31) <= value < 1 << 31:
             return None
-    return turns
+    return iterations
 
 
 SMALL = st.integers(-300, 300)
@@ -112,28 +112,28 @@ def test_the_trips_of_a_counted_loop_are_those_of_the_same_loop_in_python(
 @given(
     start=st.integers(-(10**6), 10**6),
     step=st.integers(1, 1000),
-    turns=st.integers(64, 10**6),
+    iterations=st.integers(64, 10**6),
     over=st.integers(0, 999),
     direction=st.sampled_from(["LT", "LE", "GT", "GE", "NE"]),
 )
 def test_long_loops_have_the_turns_that_their_limit_was_made_for(
-    start: int, step: int, turns: int, over: int, direction: str
+    start: int, step: int, iterations: int, over: int, direction: str
 ) -> None:
     """The limit is chosen so that ``turns`` come out: on the last value that still passes, or below the next."""
     over %= step
     sign = -1 if direction in ("GT", "GE") else 1
     limit = start + sign * (
-        step * turns if direction == "NE" else step * (turns - 1) + over + (direction in ("LT", "GT"))
+        step * iterations if direction == "NE" else step * (iterations - 1) + over + (direction in ("LT", "GT"))
     )
     if not -(1 << 31) < limit < (1 << 31) - 1000:
         return
-    assert trips(affine(start, sign * step, limit, direction)) == turns
+    assert trips(affine(start, sign * step, limit, direction)) == iterations
 
 
-@pytest.mark.parametrize("turns", [0, 1, 61, 62, 63, 64, 65, 66, 126, 127, 128, 129, 1_000_000, 2_000_000_000])
-def test_trips_around_the_end_of_literal_counting_are_exact(turns: int) -> None:
-    assert trips(affine(0, 1, turns, "LT")) == turns
-    assert trips(affine(turns, -1, 0, "NE")) == turns
+@pytest.mark.parametrize("iterations", [0, 1, 61, 62, 63, 64, 65, 66, 126, 127, 128, 129, 1_000_000, 2_000_000_000])
+def test_trips_around_the_end_of_literal_counting_are_exact(iterations: int) -> None:
+    assert trips(affine(0, 1, iterations, "LT")) == iterations
+    assert trips(affine(iterations, -1, 0, "NE")) == iterations
 
 
 def test_a_loop_that_would_overflow_its_counter_has_no_known_count() -> None:
@@ -365,9 +365,9 @@ def run_loop(
 ) -> tuple[int | None, bool]:
     """Run the loop turn by turn in Python: its trips (None after 500) and whether the counter has left its type."""
     value, left = start, False
-    for turns in range(500):
+    for iterations in range(500):
         if not COMPARE[direction](value, limit):
-            return turns, left
+            return iterations, left
         exact = value + stride if operation == "add" else value - stride
         value = wrapped(exact, dtype)
         left = left or value != exact
@@ -522,14 +522,14 @@ def test_a_module_that_has_used_up_its_work_has_unknown_counts_and_no_wrong_ones
     assert set(counts) == {1000, None}
 
 
-@pytest.mark.parametrize("turns", [0, 1, 7, 100])
-def test_what_a_loop_leaves_is_followed(turns: int) -> None:
+@pytest.mark.parametrize("iterations", [0, 1, 7, 100])
+def test_what_a_loop_leaves_is_followed(iterations: int) -> None:
     """A peeled last iteration takes its index from the counter of the loop before it."""
-    text = affine(3, 2, 3 + 2 * turns, "LT").replace("ROOT %loop", "%loop")
+    text = affine(3, 2, 3 + 2 * iterations, "LT").replace("ROOT %loop", "%loop")
     text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
     module = module_of(text)
-    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
-    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * turns
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * iterations
+    assert evaluate(module, module.entry, Operand("end"), no_arguments) == 3 + 2 * iterations
 
 
 def test_what_an_endless_or_a_very_long_loop_leaves_is_unknown() -> None:

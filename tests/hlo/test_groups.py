@@ -86,8 +86,8 @@ def iotas(draw: st.DrawFn) -> tuple[int, int, list[int], list[int]]:
 @given(iotas())
 def test_iota_groups_are_those_of_the_reshaped_iota(case: tuple[int, int, list[int], list[int]]) -> None:
     groups, size, dims, order = case
-    turn = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
-    text = f"[{groups},{size}]<=[{','.join(map(str, dims))}]{turn}"
+    iteration = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
+    text = f"[{groups},{size}]<=[{','.join(map(str, dims))}]{iteration}"
     assert parse_replica_groups(text) == as_groups(iota_oracle(groups, size, dims, order))
 
 

@@ -158,13 +158,13 @@ def test_the_same_step_is_compiled_recomputing_or_keeping_what_it_offloads(tmp_p
     pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
     (tmp_path / "step.py").write_text(STEP)
     memory = {}
-    for wish in (OFFLOAD, REMAT, SAVE):
-        wanted = {"step": f"{tmp_path / 'step.py'}:step", "offloaded": wish}
-        result = compile_request(wanted, load_target("gb200"), out=tmp_path / wish)
-        memory[wish] = result.manifest.memory
-        assert ("S(5)" in result.module_text.read_text()) == (wish == OFFLOAD)
+    for request in (OFFLOAD, REMAT, SAVE):
+        wanted = {"step": f"{tmp_path / 'step.py'}:step", "offloaded": request}
+        result = compile_request(wanted, load_target("gb200"), out=tmp_path / request)
+        memory[request] = result.manifest.memory
+        assert ("S(5)" in result.module_text.read_text()) == (request == OFFLOAD)
         assert not any("names" in note for note in result.manifest.notes)
-    host = {wish: sizes["host_temp_size_in_bytes"] for wish, sizes in memory.items()}
+    host = {request: sizes["host_temp_size_in_bytes"] for request, sizes in memory.items()}
     assert host == {OFFLOAD: HID_BYTES, REMAT: 0, SAVE: 0}
     assert memory[SAVE]["temp_size_in_bytes"] - memory[REMAT]["temp_size_in_bytes"] >= HID_BYTES // 2
 

@@ -103,7 +103,7 @@ def test_an_offload_from_pageable_memory_is_still_one(answer: Answer) -> None:
     run.events = [replace(e, memcpy=e.memcpy.replace("pinned", "pageable")) for e in run.events]
     file = answer(trace_of(run, name))
     assert_is_as_played(one(file), run, name)
-    assert not file.apart
+    assert not file.other_copies
 
 
 def test_a_copy_from_host_to_host_goes_both_ways_and_holds_the_device_up(answer: Answer) -> None:
@@ -154,15 +154,15 @@ def test_device_put_is_told_apart_from_offload(answer: Answer, memory: str) -> N
     file = answer(trace_of(run, "optimizer"))
     assert_is_as_played(one(file), run, "optimizer")
     assert [step.exposed_ps for step in one(file).steps] == [step.exposed_ps for step in without]
-    assert {(c.direction, c.count, c.bytes) for c in file.apart} == {("h2d", 4, 4 * 4096), ("d2h", 1, 512)}
+    assert {(c.direction, c.count, c.bytes) for c in file.other_copies} == {("h2d", 4, 4 * 4096), ("d2h", 1, 512)}
 
 
 def test_copies_of_a_callback_are_no_offload(answer: Answer) -> None:
     run = play("callback")
     file = answer(trace_of(run, "callback"))
     assert_is_as_played(one(file), run, "callback")
-    assert {(c.direction, c.count, c.bytes) for c in file.apart} == {("h2d", 4, 16), ("d2h", 4, 16)}
-    assert all(copies.callbacks == 4 for copies in file.apart)
+    assert {(c.direction, c.count, c.bytes) for c in file.other_copies} == {("h2d", 4, 16), ("d2h", 4, 16)}
+    assert all(copies.callbacks == 4 for copies in file.other_copies)
     assert {number for step in one(file).steps for number in step.transfers} == {1}
 
 
@@ -173,7 +173,7 @@ def test_copies_that_name_a_custom_call_of_no_known_module_are_no_offload(answer
     run.events += odd
     file = answer(trace_of(run, "optimizer"))
     assert [set(step.transfers) for step in one(file).steps] == [{1, 2}] * 4
-    assert [(c.direction, c.count) for c in file.apart] == [("d2h", 4)]
+    assert [(c.direction, c.count) for c in file.other_copies] == [("d2h", 4)]
 
 
 def test_a_memset_names_no_instruction_and_is_work_of_the_device(answer: Answer) -> None:
@@ -193,7 +193,7 @@ def test_eager_copies_of_old_traces_are_told_by_their_names(answer: Answer) -> N
     ]
     file = answer(trace_of(run, "optimizer"))
     assert_is_as_played(one(file), run, "optimizer")
-    assert [(c.direction, c.count, c.bytes) for c in file.apart] == [("d2h", 4, 4 * 512)]
+    assert [(c.direction, c.count, c.bytes) for c in file.other_copies] == [("d2h", 4, 4 * 512)]
 
 
 def test_lines_that_are_no_streams_do_not_count(answer: Answer, tmp_path: Path) -> None:

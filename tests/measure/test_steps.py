@@ -36,9 +36,9 @@ def test_turns_of_a_loop_are_one_run():
 
 
 def test_turns_of_nested_loops_are_one_run():
-    inner, outer = Loop(4, 5, 4), Loop(2, 7, 2)
+    inner, entry_value = Loop(4, 5, 4), Loop(2, 7, 2)
     once = [1, 2, 4, 5, 4, 5, 7, 2, 4, 5, 4, 5, 7, 9]
-    assert runs(once * 2, outer, inner) == ([once, once], True)
+    assert runs(once * 2, entry_value, inner) == ([once, once], True)
 
 
 def test_where_everything_is_in_one_loop_its_turns_are_counted():

@@ -35,7 +35,7 @@ def always(name: str, kind: str) -> str:
 """
 
 
-def turns(count: int) -> str:
+def iterations(count: int) -> str:
     return f', backend_config={{"known_trip_count":{{"n":"{count}"}}}}'
 
 
@@ -47,11 +47,11 @@ def test_nested_loops_multiply_executions_and_deepen() -> None:
     middle = f"""
 %middle (y: f32[8,64]) -> f32[8,64] {{
   %y = {DEVICE} parameter(0)
-  ROOT %w2 = {DEVICE} while(%y), condition=%c, body=%inner{turns(5)}
+  ROOT %w2 = {DEVICE} while(%y), condition=%c, body=%inner{iterations(5)}
 }}
 """
     offload = offload_in(
-        f"%a = {DEVICE} parameter(0)\nROOT %w1 = {DEVICE} while(%a), condition=%c, body=%middle{turns(3)}",
+        f"%a = {DEVICE} parameter(0)\nROOT %w1 = {DEVICE} while(%a), condition=%c, body=%middle{iterations(3)}",
         inner + middle,
     )
     transfer = only(offload)
@@ -61,7 +61,7 @@ def test_nested_loops_multiply_executions_and_deepen() -> None:
 
 
 def test_a_loop_that_never_turns_moves_nothing() -> None:
-    body = f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b{turns(0)}"
+    body = f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b{iterations(0)}"
     offload = offload_in(body, sending("b") + always("c", DEVICE))
     assert (only(offload).executions, offload.bytes_per_step(D2H)) == (0, 0)
 
@@ -86,7 +86,7 @@ def test_a_computation_called_from_several_places_runs_the_sum() -> None:
 """
     offload = offload_in(
         f"""%a = {DEVICE} parameter(0)
-        %w = {DEVICE} while(%a), condition=%c, body=%loop{turns(7)}
+        %w = {DEVICE} while(%a), condition=%c, body=%loop{iterations(7)}
         ROOT %r = {DEVICE} call(%w), to_apply=%command_buffer""",
         sending("command_buffer") + loop + always("c", DEVICE),
     )
@@ -167,7 +167,9 @@ def nested(depth: int) -> Offload:
     text = sending(f"b{depth}") + always("c", DEVICE)
     for number, name in enumerate(f"b{n}" for n in range(depth)):
         text += f"%{name} (y: f32[]) -> f32[] {{\n  %y{number} = {DEVICE} parameter(0)\n"
-        text += f"  ROOT %w{number} = {DEVICE} while(%y{number}), condition=%c, body=%b{number + 1}{turns(2)}\n}}\n"
+        text += (
+            f"  ROOT %w{number} = {DEVICE} while(%y{number}), condition=%c, body=%b{number + 1}{iterations(2)}\n}}\n"
+        )
     return offload_in(f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%b0", text)
 
 
@@ -182,7 +184,9 @@ def called_twice(depth: int, spelling: str) -> str:
     text = always("c", DEVICE) + f"%d{depth} (y: f32[]) -> f32[] {{\n  ROOT %y{depth} = {DEVICE} parameter(0)\n}}\n"
     for n in range(depth):
         text += f"%d{n} (y: f32[]) -> f32[] {{\n  %y{n} = {DEVICE} parameter(0)\n  %p{n} = pred[] constant(true)\n"
-        first, second = (spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("TURNS", turns(1)) for x in "yz")
+        first, second = (
+            spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("TURNS", iterations(1)) for x in "yz"
+        )
         text += f"  %z{n} = {DEVICE} {first}\n  ROOT %w{n} = {DEVICE} {second}\n}}\n"
     return text
 
@@ -276,11 +280,11 @@ SCANNED = f"""
 %zero = s32[] constant(0)
 %x = {ROW} parameter(0)
 %t = {STATE} tuple(%zero, %buffer, %x)
-%w1 = {STATE} while(%t), condition=%c, body=%forward{turns(8)}
+%w1 = {STATE} while(%t), condition=%c, body=%forward{iterations(8)}
 %kept = {STACK} get-tuple-element(%w1), index=1
 %last = {ROW} get-tuple-element(%w1), index=2
 %t2 = {STATE} tuple(%zero, %kept, %last)
-ROOT %w2 = {STATE} while(%t2), condition=%c, body=%backward{turns(8)}
+ROOT %w2 = {STATE} while(%t2), condition=%c, body=%backward{iterations(8)}
 """
 
 
@@ -331,7 +335,7 @@ def test_two_stacks_of_one_shape_are_not_mixed_up() -> None:
         %x = {ROW} parameter(0)
         %z = s32[] constant(0)
         %t = {two} tuple(%a, %b, %x)
-        %w = {two} while(%t), condition=%c, body=%both{turns(4)}
+        %w = {two} while(%t), condition=%c, body=%both{iterations(4)}
         %one = {STACK} get-tuple-element(%w), index=0
         %two = {STACK} get-tuple-element(%w), index=1
         %f2 = (({STACK}, s32[], s32[]), {ROW}, u32[]) dynamic-slice-start(%two, %z, %z), dynamic_slice_sizes={{1,64}}
@@ -404,10 +408,10 @@ def test_loops_on_one_stack_pair_by_their_turns_and_not_by_their_order() -> None
         %zero = s32[] parameter(1)
         %x = {ROW} parameter(0)
         %t = {STATE} tuple(%zero, %buffer, %x)
-        %w1 = {STATE} while(%t), condition=%c, body=%f3{turns(3)}
-        %w2 = {STATE} while(%w1), condition=%c, body=%f5{turns(5)}
-        %w3 = {STATE} while(%w2), condition=%c, body=%b5{turns(5)}
-        ROOT %w4 = {STATE} while(%w3), condition=%c, body=%b3{turns(3)}""",
+        %w1 = {STATE} while(%t), condition=%c, body=%f3{iterations(3)}
+        %w2 = {STATE} while(%w1), condition=%c, body=%f5{iterations(5)}
+        %w3 = {STATE} while(%w2), condition=%c, body=%b5{iterations(5)}
+        ROOT %w4 = {STATE} while(%w3), condition=%c, body=%b3{iterations(3)}""",
         "\n\n".join([*bodies, always("c", STATE)]),
     )
     by_id = {t.id: t for t in offload.transfers}

@@ -12,12 +12,12 @@ HOST = "f32[8,64]{1,0:S(5)}"
 DEVICE = "f32[8,64]{1,0}"
 
 
-def fates(*lines: str) -> list[tuple[str, str]]:
-    return [(t.direction, t.fate) for t in offload_in("\n".join(lines)).transfers]
+def outcomes(*lines: str) -> list[tuple[str, str]]:
+    return [(t.direction, t.outcome) for t in offload_in("\n".join(lines)).transfers]
 
 
 def test_what_is_sent_and_fetched_again_is_a_round_trip() -> None:
-    assert fates(
+    assert outcomes(
         f"%x = {DEVICE} parameter(0)",
         f"%s = {D2H} copy-start(%x)",
         f"%h = {HOST} copy-done(%s)",
@@ -27,7 +27,7 @@ def test_what_is_sent_and_fetched_again_is_a_round_trip() -> None:
 
 
 def test_what_is_fetched_from_an_argument_and_sent_to_a_result_is_said_so() -> None:
-    assert fates(
+    assert outcomes(
         f"%p = {HOST} parameter(0)",
         f"%b = {H2D} copy-start(%p)",
         f"%d = {DEVICE} copy-done(%b)",
@@ -38,7 +38,7 @@ def test_what_is_fetched_from_an_argument_and_sent_to_a_result_is_said_so() -> N
 
 
 def test_what_is_sent_and_used_by_nothing_is_never_read() -> None:
-    assert fates(
+    assert outcomes(
         f"%x = {DEVICE} parameter(0)",
         f"%s = {D2H} copy-start(%x)",
         f"%h = {HOST} copy-done(%s)",
@@ -47,7 +47,7 @@ def test_what_is_sent_and_used_by_nothing_is_never_read() -> None:
 
 
 def test_what_is_fetched_from_a_buffer_that_nothing_wrote_is_never_written() -> None:
-    assert fates(
+    assert outcomes(
         f'%a = {HOST} custom-call(), custom_call_target="AllocateBuffer"{GPU}',
         f"%b = {H2D} copy-start(%a)",
         f"ROOT %d = {DEVICE} copy-done(%b)",
@@ -55,7 +55,7 @@ def test_what_is_fetched_from_a_buffer_that_nothing_wrote_is_never_written() -> 
 
 
 def test_a_copy_within_host_memory_on_the_way_is_no_loose_end() -> None:
-    assert fates(
+    assert outcomes(
         f"%x = {DEVICE} parameter(0)",
         f"%s = {D2H} copy-start(%x)",
         f"%h = {HOST} copy-done(%s)",

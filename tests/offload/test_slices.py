@@ -212,7 +212,7 @@ STATE = "(s32[], f32[8,64]{1,0:S(5)}, s32[])"
 NAMES = "(state: (s32[], f32[8,64], s32[])) -> (s32[], f32[8,64], s32[])"
 
 
-def loop(index: str, body: str, *, moves: str = DS_START, turns: int = 8, call: str = "") -> str:
+def loop(index: str, body: str, *, moves: str = DS_START, iterations: int = 8, call: str = "") -> str:
     """A while whose body copies a row of a stack in host memory. ``index`` are lines that make %at out of the turn %i
     and a number %any that the program is given."""
     row = "%row = f32[1,64]{1,0} broadcast(%z), dimensions={}" if moves == DUS_START else ""
@@ -246,7 +246,7 @@ def loop(index: str, body: str, *, moves: str = DS_START, turns: int = 8, call: 
 %condition {NAMES.partition(" -> ")[0]} -> pred[] {{
   %state.1 = {STATE} parameter(0)
   %i.1 = s32[] get-tuple-element(%state.1), index=0
-  %limit = s32[] constant({turns})
+  %limit = s32[] constant({iterations})
   ROOT %less = pred[] compare(%i.1, %limit), direction=LT
 }}
 """
@@ -293,7 +293,7 @@ def test_a_slice_is_right_where_its_configuration_is_its_index(
 def test_any_straight_walk_is_right_exactly_where_both_turns_agree(a: int, b: int, offset: int, stride: int) -> None:
     index = f"%a = s32[] constant({a})\n%b = s32[] constant({b})\n%m = s32[] multiply(%i, %b)\n%at = s32[] add(%a, %m)"
     check = only_check(loop(index, with_config(DS_BODY, config(str(offset * ROW), str(stride * ROW)))))
-    rows = [min(max(a + b * turn, 0), 7) for turn in (0, 1)]
+    rows = [min(max(a + b * iteration, 0), 7) for iteration in (0, 1)]
     assert check.by_index == tuple(row * ROW for row in rows)
     assert check.agrees == (rows == [offset, offset + stride])
 
@@ -311,7 +311,7 @@ def test_strides_follow_the_layout() -> None:
 
 
 def test_a_loop_of_one_turn_has_one_offset() -> None:
-    check = only_check(loop(FORWARD, with_config(DS_BODY, config(0, 12345)), turns=1))
+    check = only_check(loop(FORWARD, with_config(DS_BODY, config(0, 12345)), iterations=1))
     assert check.by_index == check.emitted == (0,)
 
 
@@ -471,7 +471,10 @@ def with_table(text: str, table: str) -> str:
 
 
 def test_tables_of_offsets_are_checked_by_direction() -> None:
-    forward, backward = [str(turn * ROW) for turn in range(8)], [str((7 - turn) * ROW) for turn in range(8)]
+    forward, backward = (
+        [str(iteration * ROW) for iteration in range(8)],
+        [str((7 - iteration) * ROW) for iteration in range(8)],
+    )
     zeros: list[object] = ["0"] * 8
     read = loop(BACKWARD, with_config(DS_BODY))
     written = loop(BACKWARD, with_config(DUS_BODY), moves=DUS_START)
@@ -534,7 +537,7 @@ def test_outside_of_loops_only_what_is_fixed_is_checked() -> None:
 
 
 def test_a_loop_that_never_turns_has_nothing_to_check() -> None:
-    assert unchecked(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)), turns=0)) == []
+    assert unchecked(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)), iterations=0)) == []
 
 
 @pytest.mark.slow

@@ -156,8 +156,8 @@ def test_values_that_depend_on_themselves_end_the_climb(body: str) -> None:
 
 def test_the_innermost_frame_of_the_users_own_code_counts() -> None:
     library = Frame("/venv/lib/python3.13/site-packages/flax/linear.py", 7)
-    own, outer = Frame("/home/user/model.py", 3), Frame("/home/user/train.py", 9)
-    assert user_frame((library, own, outer)) == own
+    own, entry_value = Frame("/home/user/model.py", 3), Frame("/home/user/train.py", 9)
+    assert user_frame((library, own, entry_value)) == own
     assert user_frame((library,)) == library
     assert user_frame((Frame("", 0), own)) == own
     assert user_frame(()) is None

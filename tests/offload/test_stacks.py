@@ -17,7 +17,7 @@ from hloinspect.hlo.load import load_module
 from hloinspect.offload.stacks import MAX_EXECUTIONS, MAX_PARTNERS
 from hloinspect.offload.transfers import D2H, H2D, Offload, Tensor, find_offload
 from hloinspect.placements.audit import audit
-from hloinspect.placements.flow import Ask, Place, Wishes
+from hloinspect.placements.flow import Place, Placements, Request
 from hloinspect.render.terminal.report_text import tensor_text
 from hloinspect.report.build import build_report, transfer_info
 from hloinspect.report.schema import InputInfo, MemoryInfo, ProgramInfo, Report
@@ -38,7 +38,7 @@ class Move:
 
     is_write: bool
     own: int
-    outer: int
+    entry_value: int
     fixed: int
     blind: bool = False
 
@@ -80,18 +80,18 @@ class Text:
         returned = f"({STACK}) tuple(%{last})" if is_result else f"({ROW}) tuple(%row)"
         return "\n".join([*lines, f"ROOT %done = {returned}"])
 
-    def _items(self, items: Sequence[Item], lines: list[str], own: str, outer: str, stack: str, row: str) -> str:
+    def _items(self, items: Sequence[Item], lines: list[str], own: str, entry_value: str, stack: str, row: str) -> str:
         """Write items; the name of the stack behind them."""
         for item in items:
             n = next(self._numbers)
             if isinstance(item, Move):
-                stack = self._move(item, n, lines, own, outer, stack, row)
+                stack = self._move(item, n, lines, own, entry_value, stack, row)
                 continue
             inside = item.items
             body = self._body(inside, n, is_loop=isinstance(item, Loop))
             zero = own if isinstance(item, Choice) else f"zero{n}"
             lines.append(f"%zero{n} = s32[] constant(0)")
-            around = outer if isinstance(item, Choice) else own
+            around = entry_value if isinstance(item, Choice) else own
             lines.append(f"%in{n} = {STATE} tuple(%{zero}, %{around}, %{stack}, %{row})")
             if isinstance(item, Loop):
                 config = f', backend_config={{"known_trip_count":{{"n":"{item.trips}"}}}}'
@@ -106,12 +106,12 @@ class Text:
             lines.append(f"%{stack} = {STACK} get-tuple-element(%out{n}), index=2")
         return stack
 
-    def _move(self, item: Move, n: int, lines: list[str], own: str, outer: str, stack: str, row: str) -> str:
-        for name, value in (("a", item.own), ("b", item.outer), ("c", item.fixed), ("z", 0)):
+    def _move(self, item: Move, n: int, lines: list[str], own: str, entry_value: str, stack: str, row: str) -> str:
+        for name, value in (("a", item.own), ("b", item.entry_value), ("c", item.fixed), ("z", 0)):
             lines.append(f"%{name}{n} = s32[] constant({value})")
         lines += [
             f"%x{n} = s32[] multiply(%{own}, %a{n})",
-            f"%y{n} = s32[] multiply(%{outer}, %b{n})",
+            f"%y{n} = s32[] multiply(%{entry_value}, %b{n})",
             f"%xy{n} = s32[] add(%x{n}, %y{n})",
             f"%at{n} = s32[] " + ('custom-call(), custom_call_target="roll"' if item.blind else f"add(%xy{n}, %c{n})"),
         ]
@@ -166,7 +166,7 @@ class Run:
     pairs: set[tuple[int, int]] = field(default_factory=set)
     chosen: int = 0
 
-    def items(self, items: Sequence[Item], own: int, outer: int) -> None:
+    def items(self, items: Sequence[Item], own: int, entry_value: int) -> None:
         for item in items:
             if isinstance(item, Loop):
                 for iteration in range(item.trips):
@@ -174,12 +174,12 @@ class Run:
             elif isinstance(item, Choice):
                 self.chosen += 1
                 if self.choices[self.chosen - 1]:
-                    self.items(item.items, own, outer)
+                    self.items(item.items, own, entry_value)
             else:
-                self.move(item, own, outer)
+                self.move(item, own, entry_value)
 
-    def move(self, move: Move, own: int, outer: int) -> None:
-        slot = min(max(move.own * own + move.outer * outer + move.fixed, 0), SLOTS - 1)
+    def move(self, move: Move, own: int, entry_value: int) -> None:
+        slot = min(max(move.own * own + move.entry_value * entry_value + move.fixed, 0), SLOTS - 1)
         if move.is_write:
             self.slots[slot] = move
         elif (writer := self.slots[slot]) is not None:
@@ -281,7 +281,7 @@ def test_a_reader_comes_back_from_those_who_wrote_what_it_reads(
             expected = "argument" if is_argument else "never written"
         else:
             expected = "result" if is_result and (move in kept or not shared) else "never read"
-        assert transfer.fate == expected
+        assert transfer.outcome == expected
         assert (transfer.round_trip in transfer.partners) == bool(transfer.partners)
 
 
@@ -329,7 +329,7 @@ def test_both_halves_of_a_double_buffered_loop_find_theirs() -> None:
 def test_loops_of_more_executions_than_are_placed_are_round_trips() -> None:
     loops = (Loop(MAX_EXECUTIONS, (Move(True, 0, 0, 0),)), Loop(2, (Move(False, 0, 0, 1),)))
     offload, _ = judged(loops, is_argument=False, is_result=False)
-    assert [t.fate for t in offload.transfers] == ["round trip", "round trip"]
+    assert [t.outcome for t in offload.transfers] == ["round trip", "round trip"]
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(300, 300), (300, 140), (1, 300), (128, 300)])
@@ -342,7 +342,7 @@ def test_many_transfers_of_a_buffer_that_cannot_be_placed_are_linked_with_a_part
     is_cut = min(writers, readers) > MAX_PARTNERS
     assert pairs <= 2 * MAX_PARTNERS * max(writers, readers)
     assert (pairs < 2 * writers * readers) == is_cut
-    assert all(t.fate == "round trip" and t.partners for t in offload.transfers)
+    assert all(t.outcome == "round trip" and t.partners for t in offload.transfers)
     limits = [limit for limit in report_on(offload).limits if "partners" in limit]
     assert len(limits) == is_cut
     assert not is_cut or limits[0].startswith(f"{writers + readers} transfers (1, 2, 3, ...)")
@@ -359,13 +359,13 @@ def test_loops_that_do_nothing_end(trips: int) -> None:
     move = Move(True, 0, 0, 0)
     loops = (Loop(trips, (Loop(0, (move,)),)), Move(True, 0, 0, 1), Move(False, 0, 0, 1))
     offload, _ = judged(loops, is_argument=False, is_result=False)
-    assert {t.fate for t in offload.transfers} == {"round trip"}
+    assert {t.outcome for t in offload.transfers} == {"round trip"}
 
 
 def test_one_stack_with_a_peeled_writer_is_one_round_trip() -> None:
     """XLA's pipelining writes the last of eight layers behind the loop of the first seven; one loop reads all."""
     offload = find_offload(load_module(CASES / "pipelined_one_stack.hlo"))
-    assert [(t.id, t.direction, t.executions, t.fate, t.round_trip, t.partners) for t in offload.transfers] == [
+    assert [(t.id, t.direction, t.executions, t.outcome, t.round_trip, t.partners) for t in offload.transfers] == [
         (1, "d2h", 1, "round trip", 3, (3,)),
         (2, "d2h", 7, "round trip", 3, (3,)),
         (3, "h2d", 8, "round trip", 2, (2, 1)),
@@ -382,7 +382,7 @@ def test_the_report_names_both_writers_of_a_stack_and_no_loose_end() -> None:
     assert "HLO206" not in result.output
     arguments = ["inspect", str(CASES / "pipelined_one_stack.hlo"), "--target", "gb200", "--format", "json", "--all"]
     report = json.loads(CliRunner().invoke(main, arguments).output)
-    assert [(t["fate"], t["round_trip"], t["partners"]) for t in report["transfers"]] == [
+    assert [(t["outcome"], t["round_trip"], t["partners"]) for t in report["transfers"]] == [
         ("round trip", 3, [3]),
         ("round trip", 3, [3]),
         ("round trip", 2, [2, 1]),
@@ -410,7 +410,7 @@ def test_what_comes_back_says_from_which_transfers(
 def test_the_audit_explains_all_transfers_of_a_stack_by_one_value() -> None:
     offload = find_offload(load_module(CASES / "pipelined_one_stack.hlo"))
     place = Place("wrong_offsets.py", 9, 0, "f")
-    sent = Ask(
+    sent = Request(
         direction=D2H,
         by="policy",
         name="hid",
@@ -421,7 +421,7 @@ def test_the_audit_explains_all_transfers_of_a_stack_by_one_value() -> None:
         conditional=False,
         live=True,
         constant=False,
-        apart=True,
+        separated=True,
         computed=False,
         value=0,
         of=None,
@@ -431,7 +431,7 @@ def test_the_audit_explains_all_transfers_of_a_stack_by_one_value() -> None:
         made=place,
     )
     back = replace(sent, direction=H2D, of=0)
-    found = audit(offload, Wishes("jaxpr", (sent, back), ()))
+    found = audit(offload, Placements("jaxpr", (sent, back), ()))
     assert found.unexplained == ()
     assert [(e.direction, e.name, e.runs, e.transfers) for e in found.entries] == [
         ("d2h", "hid", 8, (1, 2)),

@@ -86,7 +86,7 @@ def judged(compiled: Path) -> Judged:
 
 def audit_of(report: Report) -> AuditInfo:
     assert report.audit is not None
-    assert report.audit.asked_from == "jaxpr"
+    assert report.audit.requested_from == "jaxpr"
     return report.audit
 
 
@@ -174,7 +174,7 @@ def test_a_name_on_a_layers_output_is_borne_and_needed_by_nobody(judged: Judged)
 
 def test_of_unrolled_layers_those_without_a_barrier_lose_their_offload(judged: Judged) -> None:
     entries = placements(judged("half_folded"))
-    counts = {(entry.direction, entry.outcome, entry.cause): entry.asked for entry in entries}
+    counts = {(entry.direction, entry.outcome, entry.cause): entry.requested for entry in entries}
     assert counts == {
         ("d2h", "kept", None): 2,
         ("h2d", "kept", None): 2,
@@ -182,7 +182,7 @@ def test_of_unrolled_layers_those_without_a_barrier_lose_their_offload(judged: J
         ("h2d", "dropped", "folded"): 2,
     }
     (found,) = [f for f in judged("half_folded").findings if f.code == "HLO309"]
-    assert (found.severity, found.evidence["asked"]) == ("error", 2)
+    assert (found.severity, found.evidence["requested"]) == ("error", 2)
     assert "prevent_cse=True" in found.remedy
     assert found.source is not None
     assert found.source.line == line_with("hidden = checkpoint_name")

@@ -8,7 +8,7 @@ import pytest
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.hlo.text import parse_text
-from hloinspect.placements.before import wishes_before
+from hloinspect.placements.before import placements_before_passes
 from hloinspect.placements.flow import Place
 from hloinspect.report.schema import AuditInfo, Report
 from tests.support import passes_samples
@@ -68,7 +68,7 @@ def dump(folder: Path, texts: dict[str, str]) -> Report:
 
 def audit_of(report: Report) -> AuditInfo:
     assert report.audit is not None
-    assert (report.audit.asked_from, report.audit.unexplained) == ("hlo", ())
+    assert (report.audit.requested_from, report.audit.unexplained) == ("hlo", ())
     return report.audit
 
 
@@ -102,14 +102,14 @@ def test_without_the_texts_of_passes_it_is_dropped_by_nobody_known(tmp_path: Pat
 
 
 def test_a_loop_asks_as_often_as_it_turns_and_its_stack_is_followed() -> None:
-    wishes = wishes_before(parse_text(LOOP.format(frames=passes_samples.FRAMES)))
-    fetched, kept, back, sent = wishes.asks
+    placements = placements_before_passes(parse_text(LOOP.format(frames=passes_samples.FRAMES)))
+    fetched, kept, back, sent = placements.requests
     assert (fetched.direction, fetched.runs, fetched.counted, fetched.argument) == ("h2d", 4, True, 0)
     assert (kept.direction, kept.runs, kept.of) == ("d2h", 4, None)
     assert kept.made == Place("train.py", 41, 8, "layer")
-    assert (back.direction, back.runs, back.of, back.apart, back.computed) == ("h2d", 1, 1, True, False)
+    assert (back.direction, back.runs, back.of, back.separated, back.computed) == ("h2d", 1, 1, True, False)
     assert (sent.direction, sent.argument, sent.result) == ("d2h", 1, 1)
-    assert [(outer.kind, outer.number, outer.name) for outer in wishes.outers] == [
+    assert [(entry_value.kind, entry_value.number, entry_value.name) for entry_value in placements.entry_values] == [
         ("argument", 0, "weights"),
         ("result", 1, "result[1]"),
     ]
@@ -122,7 +122,7 @@ def test_a_text_that_is_cut_off_is_one_line_or_a_smaller_program(cut: int) -> No
     text = LOOP.format(frames=passes_samples.FRAMES)
     said = ""
     try:
-        wishes_before(parse_text(text[: len(text) - cut]))
+        placements_before_passes(parse_text(text[: len(text) - cut]))
     except HloInspectError as error:
         said = str(error)
     assert "\n" not in said

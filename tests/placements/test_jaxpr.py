@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hloinspect.placements.flow import Ask, Wishes, wishes_from_json
+from hloinspect.placements.flow import Placements, Request, placements_from_json
 
 jax = pytest.importorskip("jax", reason="jaxprs need jax")
 jnp = jax.numpy
@@ -27,50 +27,52 @@ def device(x: Any) -> Any:
     return jax.device_put(x, jax.memory.Space.Device)
 
 
-def wishes_of(function: Callable[..., Any], *arguments: Any, policies: Mapping[str, Any] | None = None) -> Wishes:
+def placements_of(
+    function: Callable[..., Any], *arguments: Any, policies: Mapping[str, Any] | None = None
+) -> Placements:
     jaxpr = jax.make_jaxpr(function)(*(arguments or (X,)))
-    return wishes_from_json(child.asked_of(jaxpr, None, policies or {}))
+    return placements_from_json(child.requested_of(jaxpr, None, policies or {}))
 
 
-def asks_of(function: Callable[..., Any], *arguments: Any) -> tuple[Ask, ...]:
-    return wishes_of(function, *arguments).asks
+def requests_of(function: Callable[..., Any], *arguments: Any) -> tuple[Request, ...]:
+    return placements_of(function, *arguments).requests
 
 
 def test_what_is_put_on_the_host_and_fetched_is_one_round_trip_with_its_lines() -> None:
-    sent, back = asks_of(lambda x: device(host(jnp.sin(x))))
+    sent, back = requests_of(lambda x: device(host(jnp.sin(x))))
     assert (sent.direction, sent.by, sent.dtype, sent.shape, sent.runs) == ("d2h", "device_put", "f32", (4, 4), 1)
-    assert (back.direction, back.of, back.apart, back.computed) == ("h2d", 0, False, False)
+    assert (back.direction, back.of, back.separated, back.computed) == ("h2d", 0, False, False)
     assert back.made == sent.made
     assert sent.made is not None
     assert sent.made.file == __file__
 
 
 def test_a_value_that_is_where_it_is_wanted_asks_nothing() -> None:
-    assert asks_of(lambda x: device(jnp.sin(x))) == ()
-    assert len(asks_of(lambda x: host(host(x)))) == 1
+    assert requests_of(lambda x: device(jnp.sin(x))) == ()
+    assert len(requests_of(lambda x: host(host(x)))) == 1
 
 
 def test_loops_multiply_and_what_they_stack_is_followed() -> None:
     def step(x: Any) -> Any:
-        def turn(c: Any, _: Any) -> Any:
+        def iteration(c: Any, _: Any) -> Any:
             def inner(d: Any, _: Any) -> Any:
                 return jnp.cos(d), host(jnp.sin(d))
 
             return jax.lax.scan(inner, c, None, length=3)
 
-        c, stack = jax.lax.scan(turn, x, None, length=5)
+        c, stack = jax.lax.scan(iteration, x, None, length=5)
         return c, device(stack[4, 2])
 
-    sent, back = asks_of(step)
+    sent, back = requests_of(step)
     assert (sent.runs, sent.counted, back.runs) == (15, True, 1)
-    assert (back.of, back.apart) == (0, True)
+    assert (back.of, back.separated) == (0, True)
 
 
 def test_a_loop_without_a_count_is_counted_once_and_said_so() -> None:
     def step(x: Any) -> Any:
         return jax.lax.while_loop(lambda c: c.sum() < 3, lambda c: device(host(jnp.sin(c))), x)
 
-    sent, back = asks_of(step)
+    sent, back = requests_of(step)
     assert (sent.runs, sent.counted, sent.live) == (1, False, True)
     assert back.of == 0
 
@@ -79,14 +81,14 @@ def test_a_branch_is_conditional() -> None:
     def step(x: Any) -> Any:
         return jax.lax.cond(x.sum() > 0, lambda x: device(host(jnp.sin(x))), jnp.cos, x)
 
-    assert [(ask.direction, ask.conditional) for ask in asks_of(step)] == [("d2h", True), ("h2d", True)]
+    assert [(request.direction, request.conditional) for request in requests_of(step)] == [("d2h", True), ("h2d", True)]
 
 
 def test_a_function_that_is_called_twice_asks_twice() -> None:
     inner = jax.jit(lambda x: host(jnp.sin(x)))
-    asks = asks_of(lambda x: (inner(x), inner(x * 2)))
-    assert len(asks) == 2
-    assert len({ask.value for ask in asks}) == 2
+    requests = requests_of(lambda x: (inner(x), inner(x * 2)))
+    assert len(requests) == 2
+    assert len({request.value for request in requests}) == 2
 
 
 def test_one_value_sent_twice_is_one_value() -> None:
@@ -94,10 +96,10 @@ def test_one_value_sent_twice_is_one_value() -> None:
         y = jnp.sin(x)
         return host(y), host(jnp.reshape(y, (4, 4)))
 
-    asks = asks_of(step)
-    assert len(asks) == 2
-    assert len({ask.value for ask in asks}) == 1
-    assert [ask.result for ask in asks] == [0, 1]
+    requests = requests_of(step)
+    assert len(requests) == 2
+    assert len({request.value for request in requests}) == 1
+    assert [request.result for request in requests] == [0, 1]
 
 
 def test_what_nothing_returns_is_dead_and_what_depends_on_no_argument_is_constant() -> None:
@@ -106,7 +108,7 @@ def test_what_nothing_returns_is_dead_and_what_depends_on_no_argument_is_constan
         del dead
         return x, host(jnp.zeros((4, 4)))
 
-    dead, constant = asks_of(step)
+    dead, constant = requests_of(step)
     assert (dead.live, dead.constant) == (False, False)
     assert (constant.live, constant.constant) == (True, True)
 
@@ -129,10 +131,10 @@ def test_a_policys_placements_bear_their_names_and_a_barrier_keeps_them_apart() 
         return jax.grad(lambda x: remat(x).sum())
 
     for barrier in (True, False):
-        wishes = wishes_of(gradient(barrier))
-        sent, back = wishes.asks
-        assert (sent.by, sent.name, back.name, back.of, back.apart) == ("policy", "hid", "hid", 0, barrier)
-        assert set(wishes.names) == {"hid"}
+        placements = placements_of(gradient(barrier))
+        sent, back = placements.requests
+        assert (sent.by, sent.name, back.name, back.of, back.separated) == ("policy", "hid", "hid", 0, barrier)
+        assert set(placements.names) == {"hid"}
 
 
 def test_what_is_meant_for_the_host_is_noted() -> None:
@@ -143,12 +145,12 @@ def test_what_is_meant_for_the_host_is_noted() -> None:
         decorated = compute_on(lambda x: x * 2, compute_type="device_host", out_memory_spaces=jax.memory.Space.Host)
     except TypeError:
         pytest.skip("this jax spells compute_on otherwise")
-    wishes = wishes_of(lambda x: decorated(host(x)))
-    assert len(wishes.computes) == 1
+    placements = placements_of(lambda x: decorated(host(x)))
+    assert len(placements.computes) == 1
 
 
 def test_a_program_that_calls_without_end_is_given_up_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "MOST_EQUATIONS", 10)
-    wishes = wishes_of(lambda x: sum(host(jnp.sin(x * n)) for n in range(20)))
-    assert wishes.asks == ()
-    assert "more than 10 equations" in wishes.gap
+    placements = placements_of(lambda x: sum(host(jnp.sin(x * n)) for n in range(20)))
+    assert placements.requests == ()
+    assert "more than 10 equations" in placements.gap

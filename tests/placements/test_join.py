@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hloinspect.errors import InputError
 from hloinspect.hlo.text import parse_text
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.placements.assign_asks import STRONG, assign
+from hloinspect.placements.assign_requests import STRONG, assign
 from hloinspect.placements.audit import audit
 from hloinspect.placements.flow import (
     ARGUMENT,
@@ -27,11 +27,11 @@ from hloinspect.placements.flow import (
     Node,
     Place,
     Put,
-    wishes_from_json,
-    wishes_to_json,
+    placements_from_json,
+    placements_to_json,
 )
-from hloinspect.placements.stablehlo import wishes_of
-from hloinspect.report.placements import AskedOf, audit_info
+from hloinspect.placements.stablehlo import placements_of
+from hloinspect.report.placements import RequestedOf, audit_info
 from hloinspect.report.schema import AuditInfo
 
 # ---- the assignment
@@ -60,7 +60,9 @@ def test_what_strong_ties_alone_answer_stays_answered(ties: list[dict[int, int]]
     strong = [{transfer: tie for transfer, tie in each.items() if tie >= 30} for each in ties]
     alone = assign(strong, [1] * len(ties), [1] * 5)
     found = assign(ties, [1] * len(ties), [1] * 5)
-    assert {ask for ask, own in enumerate(alone) if own} <= {ask for ask, own in enumerate(found) if own}
+    assert {request for request, own in enumerate(alone) if own} <= {
+        request for request, own in enumerate(found) if own
+    }
 
 
 @given(TIES, st.lists(st.integers(1, 4), min_size=5, max_size=5), st.lists(st.integers(1, 4), min_size=5, max_size=5))
@@ -125,7 +127,7 @@ def module(sizes: list[int]) -> Offload:
 def test_of_made_up_programs_as_many_are_kept_and_lost_as_was_made_up(layers: list[tuple[int, bool, bool]]) -> None:
     sizes = [size for size, _, _ in layers]
     kept = [size for size, stays, _ in layers if stays]
-    found = audit(module(kept), wishes_of(program(sizes, [barrier for *_, barrier in layers])))
+    found = audit(module(kept), placements_of(program(sizes, [barrier for *_, barrier in layers])))
     assert not found.unexplained
     counts = Counter[tuple[str, int, bool]]()
     for entry in found.entries:
@@ -139,9 +141,9 @@ def test_of_made_up_programs_as_many_are_kept_and_lost_as_was_made_up(layers: li
 
 
 @given(st.lists(st.sampled_from([8, 16]), max_size=3), st.lists(st.sampled_from([64, 128]), min_size=1, max_size=3))
-def test_transfers_of_shapes_that_nothing_asks_for_are_named(asked: list[int], strange: list[int]) -> None:
-    offload = module([*asked, *strange])
-    found = audit(offload, wishes_of(program(asked or [8], [True] * len(asked or [8]))))
+def test_transfers_of_shapes_that_nothing_asks_for_are_named(requested: list[int], strange: list[int]) -> None:
+    offload = module([*requested, *strange])
+    found = audit(offload, placements_of(program(requested or [8], [True] * len(requested or [8]))))
     sizes = {transfer.id: transfer.tensor.shape[0] for transfer in offload.transfers}
     assert sorted(sizes[number] for number in found.unexplained) == sorted([*strange, *strange])
 
@@ -164,7 +166,7 @@ def node(kind: str, *inputs: int, to_host: bool | None = None, **more: object) -
 
 
 def test_a_value_that_is_there_already_asks_nothing() -> None:
-    assert graph(node(ARGUMENT, number=0), node(PUT, 0, to_host=False)).asks() == ()
+    assert graph(node(ARGUMENT, number=0), node(PUT, 0, to_host=False)).requests() == ()
 
 
 def test_what_comes_back_out_of_a_loops_stack_is_what_was_put_in() -> None:
@@ -180,51 +182,59 @@ def test_what_comes_back_out_of_a_loops_stack_is_what_was_put_in() -> None:
         node(PUT, 7, to_host=False),
     )
     made.nodes[4].on_host = None
-    sent, back = made.asks()
+    sent, back = made.requests()
     assert (sent.name, sent.made, sent.constant) == ("hid", Place("a.py", 3, 0, "f"), False)
-    assert (back.of, back.name, back.made, back.apart, back.computed) == (0, "hid", sent.made, True, False)
+    assert (back.of, back.name, back.made, back.separated, back.computed) == (0, "hid", sent.made, True, False)
 
 
 def test_a_placement_that_no_result_needs_is_not_live() -> None:
     made = graph(node(ARGUMENT, number=0), node(OPERATION, 0), node(PUT, 1, to_host=True), node(OPERATION, 1))
-    (ask,) = made.asks()
-    assert not ask.live
+    (request,) = made.requests()
+    assert not request.live
     made.effects = [2]
-    assert made.asks()[0].live
+    assert made.requests()[0].live
 
 
 def test_a_value_that_depends_on_no_argument_is_constant() -> None:
-    (ask,) = graph(node(CONSTANT), node(OPERATION, 0), node(PUT, 1, to_host=True)).asks()
-    assert ask.constant
-    assert ask.result == 0
+    (request,) = graph(node(CONSTANT), node(OPERATION, 0), node(PUT, 1, to_host=True)).requests()
+    assert request.constant
+    assert request.result == 0
 
 
 def test_what_was_found_survives_the_manifest() -> None:
-    wishes = wishes_of(program([8, 16, 8], [True, False, True]))
-    assert len(wishes.asks) == 6
-    assert wishes_from_json(wishes_to_json(wishes)) == wishes  # type: ignore[arg-type]
+    placements = placements_of(program([8, 16, 8], [True, False, True]))
+    assert len(placements.requests) == 6
+    assert placements_from_json(placements_to_json(placements)) == placements  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        {"asks": [{"direction": "up", "by": "policy"}]},
-        {"asks": [{"direction": "d2h", "by": "x", "of": 7}]},
-        {"asks": 3},
+        {"requests": [{"direction": "up", "by": "policy"}]},
+        {"requests": [{"direction": "d2h", "by": "x", "of": 7}]},
+        {"requests": 3},
     ],
     ids=["no direction", "of nothing", "no list"],
 )
 def test_a_manifest_that_is_not_whole_is_one_line(damage: dict[str, object]) -> None:
-    manifest = {"source": "jaxpr", "asks": [], "outers": [], "names": [], "computes": [], "policies": [], **damage}
+    manifest = {
+        "source": "jaxpr",
+        "requests": [],
+        "entry_values": [],
+        "names": [],
+        "computes": [],
+        "policies": [],
+        **damage,
+    }
     with pytest.raises(InputError, match="what the manifest says was asked is not whole"):
-        audit_info(module([]), AskedOf(manifest=manifest))
+        audit_info(module([]), RequestedOf(manifest=manifest))
 
 
 # ---- what is known without the step
 
 
 def test_without_any_source_the_audit_says_what_to_give() -> None:
-    info = audit_info(module([8]), AskedOf())
+    info = audit_info(module([8]), RequestedOf())
     assert info == AuditInfo(None, unknown=info.unknown)
     assert "STEM.stablehlo" in info.unknown[0].remedy
 
@@ -232,8 +242,8 @@ def test_without_any_source_the_audit_says_what_to_give() -> None:
 def test_from_stablehlo_names_are_not_known_and_that_is_said(tmp_path: Path) -> None:
     path = tmp_path / "step.stablehlo"
     path.write_text(program([8, 16], [True, True]))
-    info = audit_info(module([8, 16]), AskedOf(stablehlo=path))
-    assert (info.asked_from, info.unexplained) == ("stablehlo", ())
+    info = audit_info(module([8, 16]), RequestedOf(stablehlo=path))
+    assert (info.requested_from, info.unexplained) == ("stablehlo", ())
     assert {entry.outcome for entry in info.entries} == {"kept"}
     assert "checkpoint names" in info.unknown[0].reason
 
@@ -242,8 +252,8 @@ def test_xlas_own_offload_is_explained_by_its_flag(tmp_path: Path) -> None:
     path = tmp_path / "step.stablehlo"
     path.write_text(program([8], [True]))
     flag = "--xla_gpu_enable_host_memory_offloading"
-    assert audit_info(module([8, 64]), AskedOf(stablehlo=path, flags=(f"{flag}=false",))).unexplained == (3, 4)
-    info = audit_info(module([8, 64]), AskedOf(stablehlo=path, flags=(f"{flag}=true",)))
+    assert audit_info(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=false",))).unexplained == (3, 4)
+    info = audit_info(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=true",)))
     assert info.unexplained == ()
     assert [entry.transfers for entry in info.entries if entry.by == "flag"] == [(3, 4)]
 
@@ -262,7 +272,7 @@ def test_real_stablehlo_beside_a_module_is_enough(
 
     info = inspect(str(corpus / "hlo" / f"{name}.hlo")).report.audit
     assert info is not None
-    assert {(e.direction, e.asked, e.runs, e.outcome) for e in info.entries} == outcomes
+    assert {(e.direction, e.requested, e.runs, e.outcome) for e in info.entries} == outcomes
     assert {e.cause for e in info.entries if e.outcome == "dropped"} <= {"folded"}
     assert info.unexplained == ()
 
@@ -273,4 +283,4 @@ def test_stablehlo_that_is_cut_or_changed_never_breaks_the_reader(data: st.DataO
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 80)))
     middle = data.draw(st.sampled_from(["", "}", "{", "%h0", "func.func @f(", "loc(#loc3)", "tensor<"]))
-    wishes_of(text[:start] + middle + text[end:])
+    placements_of(text[:start] + middle + text[end:])

@@ -14,7 +14,7 @@ import pytest
 from hloinspect.cli.plan import page_links
 from hloinspect.plan.front import front, with_recomputation
 from hloinspect.plan.model import Plan, Point
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.page.plan_html import plan_html
 from hloinspect.render.page.point_pages import write_pages_to
 from hloinspect.units import bytes_text, time_text
@@ -69,7 +69,7 @@ def written(browser: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) 
     modules = root / "fixtures" / "jax0.12.0.1"
     sources = [f"{label}={modules}/gb200_{name}/module.hlo.txt.gz" for label, name in POLICIES.items()]
     pages = folder / "plan-points"
-    plan = make_plan(Wishes(sources=tuple(sources), targets=("gb200",), samples=8.0, pages=write_pages_to(pages)))
+    plan = make_plan(PlanRequest(sources=tuple(sources), targets=("gb200",), samples=8.0, pages=write_pages_to(pages)))
     points = [replace(one, settings={"policy": one.settings["input"], "batch": "8"}) for one in plan.points]
     points += [scaled(point, 4 + place, 4, 0.5 + 0.1 * place, True) for place, point in enumerate(points, 1)]
     points += [scaled(point, 8 + place, 16, 2 + 0.2 * place, False) for place, point in enumerate(points[:4], 1)]
@@ -136,7 +136,7 @@ def test_every_point_is_drawn_where_the_json_has_it_and_nothing_is_asked_for(wri
     assert len(line.split()) == len(written.data["front"]) > 1
     rows = shown.page.locator("h2#points + div tbody tr th a").evaluate_all("all => all.map((e) => e.hash)")
     assert rows == list(points)
-    assert (shown.said, shown.asked) == ([], [written.file.as_uri()])
+    assert (shown.said, shown.requested) == ([], [written.file.as_uri()])
     shown.page.set_viewport_size({"width": 400, "height": 900})
     shown.settle()
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -213,7 +213,7 @@ def test_a_click_on_a_mark_shows_the_point_and_leads_to_its_whole_report(written
     choose(shown, chosen["number"])
     page.get_by_role("link", name="The whole report of this point").click()
     page.wait_for_function("window.hloinspect && window.hloinspect.readyMs")
-    assert shown.asked[-1] == (written.file.parent / "plan-points" / f"point{chosen['number']}.html").as_uri()
+    assert shown.requested[-1] == (written.file.parent / "plan-points" / f"point{chosen['number']}.html").as_uri()
     assert page.locator("#transfer-table tbody tr").count() == len(chosen["transfers"])
     (band,) = shown.state("bands()")
     assert band["real"] / 1e6 == pytest.approx(chosen["step"]["time_ms"], rel=1e-6)
@@ -244,5 +244,5 @@ def test_hostile_names_do_not_run_and_are_shown_as_text(written: Written) -> Non
     assert "\u202e" not in shown.page.content()
     assert shown.page.locator("img, script, [onfocus], [onerror]").count() == 0
     assert shown.page.evaluate("window.pwned") is None
-    assert (shown.said, shown.asked[:1]) == ([], [file.as_uri()])
-    assert {url.partition("#")[0] for url in shown.asked} == {file.as_uri()}
+    assert (shown.said, shown.requested[:1]) == ([], [file.as_uri()])
+    assert {url.partition("#")[0] for url in shown.requested} == {file.as_uri()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 
 distributed = pytest.importorskip("distributed", reason="needs the extra hloinspect[cluster]")
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_plan_goes_on_when_a_worker_is_killed(tmp_path: Path, root: Path, monk
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         plan = make_plan(
-            Wishes(
+            PlanRequest(
                 sources=(f"{tmp_path / 'step.py'}:step",),
                 vary=("size=64,96,crash",),
                 targets=("h100",),

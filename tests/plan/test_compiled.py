@@ -17,7 +17,7 @@ import pytest
 from hloinspect.errors import CompileError
 from hloinspect.inputs.manifest import load_result
 from hloinspect.plan.model import Plan
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.page.point_pages import write_pages_to
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
@@ -76,7 +76,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plan_of(home: Path, *vary: str, step: str = "train", **more: object) -> Plan:
     return make_plan(
-        Wishes(  # type: ignore[arg-type]
+        PlanRequest(  # type: ignore[arg-type]
             sources=(f"{home / 'step.py'}:{step}",),
             vary=vary,
             targets=("h100",),
@@ -231,7 +231,7 @@ def test_a_plan_that_was_killed_compiles_only_the_rest(home: Path, root: Path):
     time.sleep(1.0)  # the child ends by itself when its parent is gone
     had = len(list(cache.glob("step-*")))
     assert had == 1
-    plan = make_plan(Wishes(sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), cache=cache))
+    plan = make_plan(PlanRequest(sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), cache=cache))
     assert [point.from_cache for point in plan.points].count(True) == had
     assert plan.compiled == 2 - had
     assert all(point.is_good for point in plan.points)

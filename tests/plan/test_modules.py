@@ -19,7 +19,7 @@ import pytest
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.plan.model import Plan
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.data.plan_csv import plan_csv
 from hloinspect.render.page.plan_html import plan_html
 from hloinspect.render.page.point_pages import write_pages_to
@@ -29,7 +29,7 @@ from tests.support.html_samples import HOSTILE_MODULE
 
 def maxtext_plan(corpus: Path, *names: str, **more: object) -> Plan:
     sources = tuple(f"{name}={corpus}/maxtext/llama405b_{file}.hlo.gz" for name, file in (n.split("=") for n in names))
-    return make_plan(Wishes(sources=sources, targets=("gb200",), topology="2x16x4", **more))  # type: ignore[arg-type]
+    return make_plan(PlanRequest(sources=sources, targets=("gb200",), topology="2x16x4", **more))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -95,14 +95,14 @@ def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path:
         return load_module(source)
 
     monkeypatch.setattr("hloinspect.analyze.inspect.load_module", load_and_count)
-    wishes = Wishes(
+    request = PlanRequest(
         sources=(str(path),),
         targets=("gb200", "gb300"),
         links=("100GB/s", "450GB/s"),
         also=("h100",),
         pages=write_pages_to(tmp_path / "pages"),
     )
-    plan = make_plan(wishes)
+    plan = make_plan(request)
     assert read == [path]
     assert [(one.point, one.label) for one in plan.elsewhere] == [
         (number, label) for number in (1, 2) for label in ("100GB/s", "450GB/s", "h100")
@@ -116,7 +116,7 @@ def test_what_xla_computes_again_by_itself_is_said_of_a_point(tmp_path: Path):
     for name, text in (("again.hlo", module), ("once.hlo", HOSTILE_MODULE)):
         (tmp_path / name).write_text(text, encoding="utf-8")
     again, once = make_plan(
-        Wishes(sources=(str(tmp_path / "again.hlo"), str(tmp_path / "once.hlo")), targets=("gb200",))
+        PlanRequest(sources=(str(tmp_path / "again.hlo"), str(tmp_path / "once.hlo")), targets=("gb200",))
     ).points
     assert again.notes == (
         "to save memory XLA computes an instruction again by itself, the largest fusion.1.remat2; "
@@ -128,7 +128,7 @@ def test_what_xla_computes_again_by_itself_is_said_of_a_point(tmp_path: Path):
 def test_what_takes_more_memory_is_no_advice_where_the_step_does_not_fit(tmp_path: Path):
     path = tmp_path / "again.hlo"
     path.write_text(HOSTILE_MODULE.replace("fusion.1", "fusion.1.remat2"), encoding="utf-8")
-    (point,) = make_plan(Wishes(sources=(str(path),), targets=("gb200",), memory_share=1e-12)).points
+    (point,) = make_plan(PlanRequest(sources=(str(path),), targets=("gb200",), memory_share=1e-12)).points
     assert point.fits is False
     assert point.notes == ("to save memory XLA computes an instruction again by itself, the largest fusion.1.remat2",)
 

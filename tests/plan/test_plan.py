@@ -156,42 +156,45 @@ def test_a_policy_that_is_none_is_refused(text: str):
         parse_policy(text)
 
 
-FATES = st.sampled_from(["offload", "save", "remat"])
+OUTCOMES = st.sampled_from(["offload", "save", "remat"])
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), FATES), st.lists(st.tuples(st.sampled_from("abcdef"), FATES)))
+@given(st.dictionaries(st.sampled_from("abcdef"), OUTCOMES), st.lists(st.tuples(st.sampled_from("abcdef"), OUTCOMES)))
 def test_a_policy_is_what_its_changes_made_of_it_however_it_is_written(
     start: dict[str, str], moves: list[tuple[str, str]]
 ):
     policy = Policy()
     expected = dict.fromkeys("abcdef", "remat")
-    for name, fate in [*start.items(), *moves]:
-        policy = policy.with_fate(name, fate)
-        expected[name] = fate
-    assert {name: policy.fate_of(name) for name in "abcdef"} == expected
+    for name, outcome in [*start.items(), *moves]:
+        policy = policy.with_outcome(name, outcome)
+        expected[name] = outcome
+    assert {name: policy.outcome_of(name) for name in "abcdef"} == expected
     assert parse_policy(policy.text()) == policy
     saved, offloaded = set(policy.saved), set(policy.offloaded)
-    asked = changed({"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.request())
-    assert (set(asked["names_which_can_be_saved"]), set(asked["names_which_can_be_offloaded"])) == (saved, offloaded)
+    requested = changed({"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.request())
+    assert (set(requested["names_which_can_be_saved"]), set(requested["names_which_can_be_offloaded"])) == (
+        saved,
+        offloaded,
+    )
 
 
-@given(st.dictionaries(st.sampled_from("abcdef"), FATES), st.lists(st.tuples(st.sampled_from("abcdef"), FATES)))
+@given(st.dictionaries(st.sampled_from("abcdef"), OUTCOMES), st.lists(st.tuples(st.sampled_from("abcdef"), OUTCOMES)))
 def test_a_steps_own_policy_changes_in_the_named_tensors_only(own: dict[str, str], moves: list[tuple[str, str]]):
     names = {
-        "names_which_can_be_saved": [name for name, fate in own.items() if fate == "save"],
-        "names_which_can_be_offloaded": [name for name, fate in own.items() if fate == "offload"],
+        "names_which_can_be_saved": [name for name, outcome in own.items() if outcome == "save"],
+        "names_which_can_be_offloaded": [name for name, outcome in own.items() if outcome == "offload"],
         "offload_src": "device",
     }
     policy = Policy(is_own=True)
     expected = dict(own)
-    for name, fate in moves:
-        policy = policy.with_fate(name, fate)
-        expected[name] = fate
+    for name, outcome in moves:
+        policy = policy.with_outcome(name, outcome)
+        expected[name] = outcome
     made = changed(names, policy.request())
     assert made["offload_src"] == "device"
     assert {k: sorted(v) for k, v in described(made).items()} == {
-        "saved": sorted(name for name, fate in expected.items() if fate == "save"),
-        "offloaded": sorted(name for name, fate in expected.items() if fate == "offload"),
+        "saved": sorted(name for name, outcome in expected.items() if outcome == "save"),
+        "offloaded": sorted(name for name, outcome in expected.items() if outcome == "offload"),
     }
 
 

@@ -16,7 +16,7 @@ from hloinspect.hardware import load_target
 from hloinspect.plan.front import best
 from hloinspect.plan.judge import Judge, Yardstick
 from hloinspect.plan.model import MemoryUse, Point, StepTime
-from hloinspect.plan.policy import FATES, Policy, read_policies
+from hloinspect.plan.policy import OUTCOMES, Policy, read_policies
 from hloinspect.plan.run import Outcome, Room
 from hloinspect.plan.search import search
 from hloinspect.plan.session import Session
@@ -44,11 +44,11 @@ class Formula(Session):
 
     def point_of(self, number: int, settings: dict[str, str]) -> Point:
         policy, batch = self.policy_of(settings), int(settings["batch"])
-        fates = [(name, policy.fate_of(name)) for name in NAMES]
-        time = 2.0 + batch * (5.0 + sum(self.ms[fate] for fate in fates))
+        outcomes = [(name, policy.outcome_of(name)) for name in NAMES]
+        time = 2.0 + batch * (5.0 + sum(self.ms[outcome] for outcome in outcomes))
         if settings.get("flags") == "pipelined":
             time *= 0.9
-        size = batch * (2.0 + sum(self.gib[fate] for fate in fates))
+        size = batch * (2.0 + sum(self.gib[outcome] for outcome in outcomes))
         memory = MemoryUse(int(size * 2**30), 40 * 2**30, 32 * 2**30, 0, None, 1, "artifacts")
         step = StepTime(time, time, time, time, 0.0, time, time, {"central": time})
         rate = batch / time * 1e3
@@ -58,7 +58,7 @@ class Formula(Session):
         )
 
 
-FIGURES = st.fixed_dictionaries({key: st.integers(0, 9) for key in itertools.product(NAMES, FATES)})
+FIGURES = st.fixed_dictionaries({key: st.integers(0, 9) for key in itertools.product(NAMES, OUTCOMES)})
 
 
 def session_of(ms: dict[tuple[str, str], int], gib: dict[tuple[str, str], int]) -> Formula:
@@ -90,7 +90,9 @@ def test_no_single_change_of_what_a_search_found_is_faster(
     assert (best(session.points) or at).number == at.number  # what the plan names beside it
     policy, batch = session.policy_of(at.settings), at.settings["batch"]
     neighbours = [
-        {**at.settings, "policy": session.setting_of(policy.with_fate(name, fate))} for name in NAMES for fate in FATES
+        {**at.settings, "policy": session.setting_of(policy.with_outcome(name, outcome))}
+        for name in NAMES
+        for outcome in OUTCOMES
     ]
     steps = {"1": ("2",), "2": ("1", "4"), "4": ("2",)}[batch]
     neighbours += [{**at.settings, "batch": other} for other in steps]
@@ -104,18 +106,18 @@ def test_no_single_change_of_what_a_search_found_is_faster(
 
 def test_where_names_do_not_meddle_a_search_finds_the_best_of_all():
     ms = {
-        (name, fate): cost
+        (name, outcome): cost
         for name, costs in zip(NAMES, ((3, 0, 1), (0, 2, 1), (1, 1, 0)), strict=True)
-        for fate, cost in zip(FATES, costs, strict=True)
+        for outcome, cost in zip(OUTCOMES, costs, strict=True)
     }
-    gib = {(name, fate): 2 * (fate == "save") for name in NAMES for fate in FATES}
+    gib = {(name, outcome): 2 * (outcome == "save") for name in NAMES for outcome in OUTCOMES}
     session = session_of(ms, gib)
     found = search(session, {"policy": ("offload:a+b",), "batch": ("1", "2", "4", "8")}, 60.0)
     assert found is not None
     at = session.points[found.point - 1]
     every = [
-        session.point_of(0, {"policy": session.setting_of(policy_of(fates)), "batch": batch, "flags": flags})
-        for fates in itertools.product(FATES, repeat=3)
+        session.point_of(0, {"policy": session.setting_of(policy_of(outcomes)), "batch": batch, "flags": flags})
+        for outcomes in itertools.product(OUTCOMES, repeat=3)
         for batch in ("1", "2", "4", "8")
         for flags in ("default", "pipelined")
     ]
@@ -127,8 +129,8 @@ def test_where_names_do_not_meddle_a_search_finds_the_best_of_all():
 
 
 def test_of_equally_fast_points_a_search_ends_with_the_one_that_the_plan_calls_best():
-    ms = dict.fromkeys(itertools.product(NAMES, FATES), 1)
-    gib = {(name, fate): 1 + (fate == "save") for name in NAMES for fate in FATES}
+    ms = dict.fromkeys(itertools.product(NAMES, OUTCOMES), 1)
+    gib = {(name, outcome): 1 + (outcome == "save") for name in NAMES for outcome in OUTCOMES}
     session = session_of(ms, gib)
     found = search(session, {"policy": ("save:a+b+c",), "batch": ("1",), "flags": ("default",)}, 60.0)
     assert found is not None
@@ -138,16 +140,16 @@ def test_of_equally_fast_points_a_search_ends_with_the_one_that_the_plan_calls_b
     assert "as fast, with 7 GiB of device memory instead of 8 GiB" in found.moves[0]
 
 
-def policy_of(fates: tuple[str, ...]) -> Policy:
+def policy_of(outcomes: tuple[str, ...]) -> Policy:
     policy = Policy()
-    for name, fate in zip(NAMES, fates, strict=True):
-        policy = policy.with_fate(name, fate)
+    for name, outcome in zip(NAMES, outcomes, strict=True):
+        policy = policy.with_outcome(name, outcome)
     return policy
 
 
 def test_a_search_whose_time_is_over_gives_the_best_so_far():
     session = session_of(
-        dict.fromkeys(itertools.product(NAMES, FATES), 1), dict.fromkeys(itertools.product(NAMES, FATES), 1)
+        dict.fromkeys(itertools.product(NAMES, OUTCOMES), 1), dict.fromkeys(itertools.product(NAMES, OUTCOMES), 1)
     )
     found = search(session, {"policy": ("offload:a+b",), "batch": ("1", "2")}, 0.0)
     assert found is not None
@@ -158,12 +160,12 @@ def test_a_search_whose_time_is_over_gives_the_best_so_far():
 class Refusing(Session):
     """A session whose compiler refuses everything, and counts what it was asked for."""
 
-    asked: list[int]
+    requested: list[int]
 
     def _outcomes(self, works: Sequence[Work], stop: threading.Event) -> Iterable[Outcome]:
         for work in works:
             for number, cell in enumerate(work.cells):
-                self.asked.append(cell.number)
+                self.requested.append(cell.number)
                 yield Outcome(work, cell, Compiled(number, None, f"no {work.target.name}"))
 
 
@@ -177,7 +179,7 @@ def test_a_session_compiles_no_point_twice_on_however_many_targets():
         cache=None,
         say=lambda text: None,
     )
-    session.asked = []
+    session.requested = []
     one, two = {"batch": "1", "flags": "default"}, {"batch": "1", "flags": "pipelined"}
     first = session.compile([one, one])
     assert [(p.number, p.settings["target"], p.error) for p in first] == [
@@ -185,6 +187,6 @@ def test_a_session_compiles_no_point_twice_on_however_many_targets():
         (2, "h100", "no h100"),
     ] * 2
     assert [p.number for p in session.compile([two, one])] == [3, 4, 1, 2]
-    assert session.asked == [1, 2, 3, 4]
+    assert session.requested == [1, 2, 3, 4]
     assert [p.number for p in session.points] == [1, 2, 3, 4]
     assert session.compile([]) == []

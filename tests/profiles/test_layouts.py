@@ -107,10 +107,10 @@ def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) 
 
 @settings(max_examples=40)
 @given(lines(), st.integers(1, 400), st.integers(1, 30))
-def test_how_many_events_are_read_together_does_not_show(events: list[bytes], stretch: int, block: int) -> None:
+def test_how_many_events_are_read_together_does_not_show(events: list[bytes], window: int, block: int) -> None:
     found = plain(read(line_of(events)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "STRETCH_BYTES", stretch)
+        patch.setattr(columns, "WINDOW_BYTES", window)
         patch.setattr(columns, "BLOCK_EVENTS", block)
         assert found == plain(read(line_of(events)))
 

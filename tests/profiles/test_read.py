@@ -218,7 +218,7 @@ def test_the_size_of_a_block_does_not_show(monkeypatch: pytest.MonkeyPatch, bloc
         for i in range(60)
     ]
     tail = b"\x48\x05\x5a\x03abc"  # duration_ps and display_name of the line, behind its events
-    monkeypatch.setattr(columns, "STRETCH_BYTES", block)
+    monkeypatch.setattr(columns, "WINDOW_BYTES", block)
     data = _line(events) + tail
     found = line_columns(data, 0, len(data), ["s"], {1: "s"}, 0)
     assert found.metadata_id.tolist() == list(range(60))

@@ -10,7 +10,7 @@ import pytest
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.compile.child.policies import MadePolicy, names_in_use, names_of_dead
-from hloinspect.placements.asked import Asked
+from hloinspect.placements.requested import Requested
 from hloinspect.report.schema import Report
 from hloinspect.rules.engine import run_rules
 from hloinspect.rules.evidence import Evidence
@@ -34,7 +34,7 @@ def round_trip(number: int, shape: str) -> str:
     )
 
 
-def asked(folder: Path, layers: int, shape: str, *, used: bool = True) -> Report:
+def requested(folder: Path, layers: int, shape: str, *, used: bool = True) -> Report:
     """The report on the unrolled offload (a round trip for each of its layers) beside a program that asks for this
     many of them."""
     module = gzip.decompress(fixture("gb200_offload_unrolled").read_bytes()).decode()
@@ -52,7 +52,7 @@ def shape_and_layers() -> tuple[str, int]:
     report = inspect(str(fixture("gb200_offload_unrolled")), target="gb200").report
     sent = [transfer for transfer in report.transfers if transfer.direction == "d2h"]
     assert report.audit is not None
-    assert report.audit.asked_from is None  # a module alone does not say what was asked
+    assert report.audit.requested_from is None  # a module alone does not say what was asked
     assert {"HLO309", "HLO310"} <= {rule.code for rule in report.rules_not_run}
     (tensor,) = {transfer.tensor for transfer in sent}
     return "x".join(map(str, tensor.shape)) + "xbf16", len(sent)
@@ -60,13 +60,13 @@ def shape_and_layers() -> tuple[str, int]:
 
 def test_what_is_asked_for_and_there_is_no_finding(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
-    found = codes(asked(tmp_path, layers, shape))
+    found = codes(requested(tmp_path, layers, shape))
     assert not {"HLO309", "HLO310"} & found
 
 
 def test_a_layer_that_is_asked_for_and_not_there_is_an_error(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
-    report = asked(tmp_path, layers + 1, shape)
+    report = requested(tmp_path, layers + 1, shape)
     assert "HLO310" not in codes(report)
     lost = [each for each in report.findings if each.code == "HLO309"]
     assert {each.severity for each in lost} == {"error"}
@@ -76,13 +76,13 @@ def test_a_layer_that_is_asked_for_and_not_there_is_an_error(tmp_path: Path) -> 
 
 def test_what_nothing_needs_is_a_warning(tmp_path: Path) -> None:
     _, layers = shape_and_layers()
-    report = asked(tmp_path, layers, "3xf32", used=False)
+    report = requested(tmp_path, layers, "3xf32", used=False)
     assert {each.severity for each in report.findings if each.code == "HLO309"} == {"warning"}
 
 
 def test_transfers_that_nobody_asks_for_are_one_finding_with_all_of_them(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
-    report = asked(tmp_path, layers - 1, shape)
+    report = requested(tmp_path, layers - 1, shape)
     told = finding(report, "HLO310")
     assert (told.severity, len(told.transfers)) == ("warning", 2)
     assert report.audit is not None
@@ -126,17 +126,17 @@ def test_a_dead_policy_is_an_error_beside_other_placements(
     dead: tuple[str, ...] | None, severity: str, tmp_path: Path
 ) -> None:
     shape, layers = shape_and_layers()
-    asked(tmp_path, layers, shape)
-    request = Asked(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hidden",), dead=dead)
-    told = finding(judged(tmp_path / "step.hlo", "gb200", asked=request), "HLO303")
+    requested(tmp_path, layers, shape)
+    request = Requested(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hidden",), dead=dead)
+    told = finding(judged(tmp_path / "step.hlo", "gb200", requested=request), "HLO303")
     assert (told.severity, told.evidence["dead"]) == (severity, severity == "error")
 
 
 def test_placements_by_a_policy_that_have_no_name_leave_it_open_whether_it_is_dead(tmp_path: Path) -> None:
     """With jax_remat3 no name is in the jaxpr, and the values are offloaded all the same."""
     shape, layers = shape_and_layers()
-    asked(tmp_path, layers, shape)
-    request = Asked(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hid",), dead=("hid",))
+    requested(tmp_path, layers, shape)
+    request = Requested(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hid",), dead=("hid",))
     found = inspect(str(tmp_path / "step.hlo"), target="gb200")
     assert found.report.audit is not None
 
@@ -144,7 +144,7 @@ def test_placements_by_a_policy_that_have_no_name_leave_it_open_whether_it_is_de
         assert found.report.audit is not None
         entries = tuple(dataclasses.replace(e, by="policy", name=name) for e in found.report.audit.entries)
         report = dataclasses.replace(found.report, audit=dataclasses.replace(found.report.audit, entries=entries))
-        return finding(run_rules(Evidence(report, found.offload, asked=request)), "HLO303").severity
+        return finding(run_rules(Evidence(report, found.offload, requested=request)), "HLO303").severity
 
     assert told(None) == "warning"
     assert told("other") == "error"

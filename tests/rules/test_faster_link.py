@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.cli import main
-from hloinspect.plan.verb import Wishes, make_plan
+from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.page import html_page
 from hloinspect.report.link import MOST_TIMES_FASTER, link_that_hides_gbps
 from tests.support.rules_samples import fixture
@@ -25,7 +25,7 @@ def test_a_link_that_nobody_can_buy_is_no_advice(link: str, is_named: bool) -> N
     found = inspect(str(STEP), target="h100", link=link)
     rates = [link_that_hides_gbps(found.report, transfer) for transfer in found.report.transfers]
     assert (rates[0] is not None) is is_named
-    (point,) = make_plan(Wishes(sources=(str(STEP),), targets=("h100",), links=(link,))).points
+    (point,) = make_plan(PlanRequest(sources=(str(STEP),), targets=("h100",), links=(link,))).points
     assert [line.needed_link_gbps for line in point.transfers] == rates
 
 

@@ -150,7 +150,7 @@ def test_copies_that_start_late_are_told_of_with_what_is_free_in_time() -> None:
 def test_optimizer_state_that_is_waited_for_at_the_start_is_fetched_too_early() -> None:
     told = finding(report_of(fixture("gb200_optimizer"), "gb200"), "HLO202")
     report = report_of(fixture("gb200_optimizer"), "gb200")
-    assert {report.transfers[number - 1].fate for number in told.transfers} == {"argument"}
+    assert {report.transfers[number - 1].outcome for number in told.transfers} == {"argument"}
     assert "HLO202" not in codes(report_of(fixture("gb200_offload_unrolled"), "gb200"))
 
 
@@ -237,13 +237,13 @@ def test_all_slices_that_walk_the_wrong_way_are_one_finding() -> None:
 def test_a_memory_kind_that_was_dropped_is_told_of_by_the_stablehlo_beside_the_module(tmp_path: Path) -> None:
     """The module without its S(5), as jax 0.8.0 made it, beside StableHLO in the form that jax writes."""
     stack = 'tensor<4x512x512xf32> {mhlo.memory_kind = "pinned_host"}'
-    asked = f"  func.func public @main(%arg0: {stack}, %arg1: tensor<512x512xf32>) -> ({stack}) {{\n"
+    requested = f"  func.func public @main(%arg0: {stack}, %arg1: tensor<512x512xf32>) -> ({stack}) {{\n"
     path = edited(fixture("gb200_host_stack_donated"), tmp_path / "dropped.hlo", lambda t: t.replace(":S(5)", ""))
-    path.with_suffix(".stablehlo").write_text(asked)
+    path.with_suffix(".stablehlo").write_text(requested)
     told = finding(report_of(path, "gb200"), "HLO304")
-    assert told.evidence == {"asked_arguments": 1, "asked_results": 1, "host_arguments": 0, "host_results": 0}
+    assert told.evidence == {"requested_arguments": 1, "requested_results": 1, "host_arguments": 0, "host_results": 0}
     kept = edited(fixture("gb200_host_stack_donated"), tmp_path / "kept.hlo", lambda t: t + "\n")
-    kept.with_suffix(".stablehlo").write_text(asked)
+    kept.with_suffix(".stablehlo").write_text(requested)
     assert "HLO304" not in codes(report_of(kept, "gb200"))
 
 

@@ -17,7 +17,7 @@ from hloinspect.inputs.manifest import Configuration
 from hloinspect.offload.program import program_of
 from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, Slices, check_slices
 from hloinspect.offload.transfers import find_offload
-from hloinspect.placements.asked import Asked
+from hloinspect.placements.requested import Requested
 from hloinspect.plan.axes import KNOWN_FLAGS
 from hloinspect.plan.judge import pipelined_too_early
 from hloinspect.report.placements import keep_apart
@@ -321,7 +321,7 @@ def test_where_copies_are_folded_both_rules_say_the_same(jax: str | None, scan: 
     one = finding(run_rules(Evidence(report, found.offload, found.prediction)), "HLO309")
     save = inspect(str(fixture("gb200_save")), target="gb200")
     nothing = dataclasses.replace(save.report, program=program(jax))
-    all_of_it = run_rules(Evidence(nothing, save.offload, save.prediction, asked=Asked(1, 1, 0, 0)))
+    all_of_it = run_rules(Evidence(nothing, save.offload, save.prediction, requested=Requested(1, 1, 0, 0)))
     assert one.remedy == finding(all_of_it, "HLO302").remedy == keep_apart(scan)
     assert "HLO201" in one.remedy
 

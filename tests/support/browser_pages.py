@@ -72,7 +72,7 @@ class Shown:
     meter: Any
     reports: list[dict[str, Any]]
     said: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     def state(self, call: str) -> Any:
         return self.page.evaluate(f"window.hloinspect.{call}")
@@ -97,6 +97,6 @@ def show(browser: Any, file: Path, reports: list[dict[str, Any]], width: int = 1
     shown.page.on("console", lambda message: shown.said.append(message.text))
     shown.page.on("pageerror", lambda error: shown.said.append(str(error)))
     shown.page.on("dialog", lambda dialog: shown.said.append(f"dialog {dialog.message}"))
-    shown.page.on("request", lambda request: shown.asked.append(request.url))
+    shown.page.on("request", lambda request: shown.requested.append(request.url))
     shown.page.goto(file.as_uri())
     return shown

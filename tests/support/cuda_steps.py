@@ -25,8 +25,8 @@ def callback() -> jax.stages.Lowered:
 
     def step(weight: jax.Array, x: jax.Array) -> jax.Array:
         y = jnp.tanh(x @ x)
-        ask = jax.ffi.ffi_call("xla_ffi_python_gpu_callback", jax.ShapeDtypeStruct((), jnp.float32))
-        scale = ask(jnp.sum(y), index=np.uint64(0))
+        request = jax.ffi.ffi_call("xla_ffi_python_gpu_callback", jax.ShapeDtypeStruct((), jnp.float32))
+        scale = request(jnp.sum(y), index=np.uint64(0))
         return jnp.tanh(y * scale) @ jax.device_put(weight, _at("device"))
 
     shape = (256, 256)

@@ -186,11 +186,11 @@ def data_dependent_slice_in_loop() -> jax.stages.Lowered:
     """A loop fetches the layers in an order that is data: no address can be known before."""
 
     def step(stack: jax.Array, x: jax.Array, order: jax.Array) -> jax.Array:
-        def turn(x: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
+        def iteration(x: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
             layer = jax.lax.dynamic_index_in_dim(stack, i, keepdims=False)
             return jnp.tanh(x @ jax.device_put(layer, _at("device"))), None
 
-        return jax.lax.scan(turn, x, order)[0]
+        return jax.lax.scan(iteration, x, order)[0]
 
     return jax.jit(step).lower(_host_stack(), _array(BATCH, DIM), _array(LAYERS, dtype=jnp.int32))
 

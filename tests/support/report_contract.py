@@ -168,7 +168,7 @@ TRACE = {
             "is_step": truth,
         }
     ],
-    "apart": [{"direction": one_of("d2h", "h2d"), "count": integer, "bytes": integer, "device_ms": number}],
+    "other_copies": [{"direction": one_of("d2h", "h2d"), "count": integer, "bytes": integer, "device_ms": number}],
     "unread": [text],
     "per_host": [
         {
@@ -202,7 +202,7 @@ TRANSFER = {
     "source": Maybe({"file": text, "line": integer, "function": Maybe(text)}),
     "round_trip": Maybe(integer),
     "partners": [integer],
-    "fate": text,
+    "outcome": text,
     "queued_behind": Maybe(integer),
     "verdict": one_of("hidden", "partial", "exposed", "synchronous", "unknown"),
     "robust": Maybe(truth),
@@ -278,7 +278,7 @@ REPORT = {
     "unknown": [{"reason": text, "remedy": text, "affects": one_of("time", "memory", "transfers")}],
     "audit": Maybe(
         {
-            "asked_from": Maybe(one_of("jaxpr", "stablehlo", "hlo")),
+            "requested_from": Maybe(one_of("jaxpr", "stablehlo", "hlo")),
             "entries": [
                 {
                     "kind": one_of("value", "argument", "result", "compute", "name"),
@@ -286,7 +286,7 @@ REPORT = {
                     "by": one_of("policy", "device_put", "sharding", "annotation", "compute_on", "flag"),
                     **dict.fromkeys(("name", "dtype", "reason", "remedy", "pass_name"), Maybe(text)),
                     "shape": [integer],
-                    "asked": integer,
+                    "requested": integer,
                     "runs": integer,
                     "outcome": one_of(
                         *("kept", "synchronous", "kernel", "merged", "host compute", "dropped", "unused"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from hloinspect.analyze.inspect import inspect
 from hloinspect.hardware import load_target
 from hloinspect.offload.slices import check_slices
-from hloinspect.placements.asked import Asked
+from hloinspect.placements.requested import Requested
 from hloinspect.report.schema import FindingInfo, ProgramInfo, Report
 from hloinspect.rules.engine import run_rules
 from hloinspect.rules.evidence import Evidence
@@ -35,7 +35,7 @@ def report_of(path: Path, target: str | None) -> Report:
 
 
 def judged(
-    path: Path, target: str, *, program: ProgramInfo | None = None, asked: Asked | None = None, **memory: object
+    path: Path, target: str, *, program: ProgramInfo | None = None, requested: Requested | None = None, **memory: object
 ) -> Report:
     """The report on a module with another program, request or memory, judged anew by the rules."""
     found = inspect(str(path), target=target)
@@ -45,7 +45,7 @@ def judged(
         memory=replace(found.report.memory, **memory),  # type: ignore[arg-type]
     )
     slices = check_slices(found.offload.program)
-    return run_rules(Evidence(report, found.offload, found.prediction, load_target(target), slices, asked))
+    return run_rules(Evidence(report, found.offload, found.prediction, load_target(target), slices, requested))
 
 
 def codes(report: Report, *severities: str) -> set[str]:

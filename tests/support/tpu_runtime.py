@@ -42,7 +42,7 @@ class TpuRun:
         self._modules, self._ops = plane.line("XLA Modules", id=2), plane.line("XLA Ops", id=3)
         self._ready: dict[str, int] = {}
         sites = self.offload.program.call_sites
-        self._turns = {(site.caller, site.index, site.callee): site.times for site in sites}
+        self._iterations = {(site.caller, site.index, site.callee): site.times for site in sites}
         self._starts = {(t.computation, t.start): t.id for t in self.offload.transfers}
         self._dones = {(t.done_computation, t.done): t for t in self.offload.transfers}
         if self.with_module:
@@ -71,9 +71,9 @@ class TpuRun:
         if instruction.opcode == "while":
             begin = self.now
             (condition,), (body,) = instruction.called["condition"], instruction.called["body"]
-            for turn in range(self._turns[computation.name, instruction.index, body] + 1):
+            for iteration in range(self._iterations[computation.name, instruction.index, body] + 1):
                 self._computation(self.module.computations[condition])
-                if turn < self._turns[computation.name, instruction.index, body]:
+                if iteration < self._iterations[computation.name, instruction.index, body]:
                     self._computation(self.module.computations[body])
             self._event(self._ops, computation, instruction, begin, self.now - begin)
         elif key in self._starts:

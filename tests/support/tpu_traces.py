@@ -17,7 +17,7 @@ from tests.support.cuda_traces import D2H, H2D, MAIN, US, Event, in_hlo_proto
 from tests.support.xspace_builder import TraceBuilder, Unsigned
 
 PROGRAM = 12_190_760_917_235_803_885  # above 2**63, as a TPU's are
-TURNS = 4
+ITERATIONS = 4
 _FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitcast"})
 
 
@@ -53,7 +53,7 @@ class TpuRun:
         for instruction in computation:
             begin = self._now
             if instruction.opcode == "while":
-                for _ in range(TURNS):
+                for _ in range(ITERATIONS):
                     self._play(self._compiled.module.computations[instruction.called["body"][0]])
             elif instruction.opcode in _FREE:
                 continue

@@ -27,7 +27,7 @@ from hloinspect.timeline.timeline import (
     Timeline,
     overlap,
 )
-from hloinspect.timeline.unfold import Layout, Stretch, unfold
+from hloinspect.timeline.unfold import Layout, Window, unfold
 from tests.predict.test_against_brute_force import machines, schedules
 from tests.support import brute_force as bf
 
@@ -35,10 +35,10 @@ STREAMS = {COMPUTE: "main", WAIT: "main", COLLECTIVE: "communication", D2H: D2H,
 
 
 @dataclass(frozen=True)
-class Turns:
+class Iterations:
     """A loop of a made-up step: what its turns hold is segments (lists of intervals from 0 to a length) and loops."""
 
-    turns: int
+    iterations: int
     inside: tuple[Any, ...]
 
 
@@ -59,7 +59,8 @@ def bits(draw: Any) -> Bit:
 
 programs = st.lists(
     st.recursive(
-        bits(), lambda inner: st.builds(Turns, st.integers(1, 4), st.lists(inner, min_size=1, max_size=3).map(tuple))
+        bits(),
+        lambda inner: st.builds(Iterations, st.integers(1, 4), st.lists(inner, min_size=1, max_size=3).map(tuple)),
     ),
     max_size=4,
 )
@@ -71,12 +72,12 @@ def folded(program: list[Any]) -> Timeline:
     folds: list[Fold] = []
 
     def put(part: Any, begin: int, times: int) -> int:
-        if isinstance(part, Turns):
+        if isinstance(part, Iterations):
             first, now = len(segments), begin
             for inner in part.inside:
-                now = put(inner, now, times * part.turns)
-            folds.append(Fold(first, len(segments), part.turns, 0, part.turns, "body"))
-            return begin + part.turns * (now - begin)
+                now = put(inner, now, times * part.iterations)
+            folds.append(Fold(first, len(segments), part.iterations, 0, part.iterations, "body"))
+            return begin + part.iterations * (now - begin)
         length, found = part
         intervals = tuple(Interval(begin + a, begin + b, kind, STREAMS[kind], n) for a, b, kind, n in found)
         segments.append(Segment(times, begin, begin + length, intervals))
@@ -93,8 +94,8 @@ def written_out(program: list[Any]) -> Counter[tuple[int, str, int]]:
     found: Counter[tuple[int, str, int]] = Counter()
 
     def run(part: Any, begin: int) -> int:
-        if isinstance(part, Turns):
-            for _ in range(part.turns):
+        if isinstance(part, Iterations):
+            for _ in range(part.iterations):
                 for inner in part.inside:
                     begin = run(inner, begin)
             return begin
@@ -126,10 +127,10 @@ def test_turns_come_one_after_the_other_as_if_loops_were_written_out(program: li
 def test_what_stays_folded_counts_as_often_as_it_happens(program: list[Any], limit: int) -> None:
     timeline = folded(program)
     layout = Layout(timeline, limit)
-    stretches, turns = list(layout.stretches()), list(layout.turns())
+    windows, iterations = list(layout.windows()), list(layout.iterations())
     assert layout.end_ps - layout.start_ps == overlap(timeline).step.time_ps
     spent: Counter[tuple[str, int]] = Counter()
-    for one in stretches:
+    for one in windows:
         spent[one.kind, one.transfer] += one.times * (one.end_ps - one.start_ps)
     wanted: Counter[tuple[str, int]] = Counter()
     for segment in timeline.segments:
@@ -137,15 +138,15 @@ def test_what_stays_folded_counts_as_often_as_it_happens(program: list[Any], lim
             wanted[interval.kind, interval.transfer] += segment.repeat * (interval.end_ps - interval.start_ps)
     assert spent == wanted
     as_is = sum(len(segment.intervals) for segment in timeline.segments) + len(timeline.folds)
-    assert len(stretches) + len(turns) <= max(limit, as_is)
-    assert layout.is_folded == any(turn.last > turn.first for turn in turns)
-    assert all(turn.start_ps < turn.shown_ps <= turn.end_ps <= layout.end_ps for turn in turns)
+    assert len(windows) + len(iterations) <= max(limit, as_is)
+    assert layout.is_folded == any(iteration.last > iteration.first for iteration in iterations)
+    assert all(iteration.start_ps < iteration.shown_ps <= iteration.end_ps <= layout.end_ps for iteration in iterations)
 
 
 def test_segments_of_one_loop_take_turns() -> None:
     parts = (Segment(3, 0, 2, (span(0, 2, COMPUTE),)), Segment(3, 2, 5, (span(2, 5, D2H, 1),)))
     timeline = Timeline("device", "predicted", parts, (Fold(0, 2, 3, 0, 3, "body"),))
-    assert [(one.kind, one.start_ps, one.turns) for one in unfold(timeline)] == [
+    assert [(one.kind, one.start_ps, one.iterations) for one in unfold(timeline)] == [
         *((COMPUTE, 0, (1,)), (D2H, 2, (1,))),
         *((COMPUTE, 5, (2,)), (D2H, 7, (2,))),
         *((COMPUTE, 10, (3,)), (D2H, 12, (3,))),
@@ -157,8 +158,8 @@ def span(start: int, end: int, kind: str, number: int = 0, *, resumed: bool = Fa
 
 
 def test_what_a_turns_end_cuts_is_whole_again_and_its_like_in_the_next_turn_is_another() -> None:
-    turn = (span(0, 3, D2H, 1, resumed=True), span(5, 10, D2H, 1), span(8, 10, COMPUTE))
-    parts = (Segment(1, -4, 0, (span(-4, 0, D2H, 1),)), Segment(3, 0, 10, turn), Segment(1, 10, 12, ()))
+    iteration = (span(0, 3, D2H, 1, resumed=True), span(5, 10, D2H, 1), span(8, 10, COMPUTE))
+    parts = (Segment(1, -4, 0, (span(-4, 0, D2H, 1),)), Segment(3, 0, 10, iteration), Segment(1, 10, 12, ()))
     found = list(unfold(Timeline("device", "predicted", parts)))
     assert [(one.start_ps, one.end_ps) for one in found if one.kind == D2H] == [(-4, 3), (5, 13), (15, 23), (25, 30)]
     assert [one.start_ps for one in found if one.kind == COMPUTE] == [8, 18, 28]  # alike, but not resumed: two
@@ -170,9 +171,16 @@ def test_a_folded_loop_shows_one_turn_and_when_the_rest_is_over() -> None:
         Segment(1, 10, 12, (span(10, 12, COMPUTE),)),
     )
     layout = Layout(Timeline("device", "predicted", parts, (Fold(0, 1, 50, 2, 52, "body"),)), limit=10)
-    (turn,) = layout.turns()
-    assert (turn.start_ps, turn.shown_ps, turn.end_ps, turn.first, turn.last, turn.of) == (0, 10, 500, 3, 52, 52)
-    assert [(one.start_ps, one.times, one.turns) for one in layout.stretches()] == [
+    (iteration,) = layout.iterations()
+    assert (
+        iteration.start_ps,
+        iteration.shown_ps,
+        iteration.end_ps,
+        iteration.first,
+        iteration.last,
+        iteration.of,
+    ) == (0, 10, 500, 3, 52, 52)
+    assert [(one.start_ps, one.times, one.iterations) for one in layout.windows()] == [
         (0, 50, (3,)),
         (4, 50, (3,)),
         (500, 1, ()),
@@ -192,7 +200,7 @@ def test_folds_that_contradict_the_segments_are_refused() -> None:
             unfold(Timeline("device", "predicted", parts, folds))
 
 
-def laid_out(*operations: Operation, **bodies: list[Operation]) -> list[Stretch]:
+def laid_out(*operations: Operation, **bodies: list[Operation]) -> list[Window]:
     """A step on a target where a megabyte takes a millisecond."""
     machine = bf.Machine()
     simulation = simulate(bf.schedule(list(operations), **bodies), machine.target(), machine.scenario())
@@ -204,7 +212,7 @@ def test_each_copy_of_a_simulated_loop_is_one_stretch_even_when_it_outlives_its_
     body: list[Operation] = [bf.done(1), bf.start(1, D2H, 3 * 10**6), bf.work(2 * bf.MS)]
     copies = [one for one in laid_out(Loop("body", None, 7), body=body) if one.kind == D2H]
     assert [(one.start_ps // bf.MS, one.end_ps // bf.MS) for one in copies] == [(3 * n, 3 * n + 3) for n in range(7)]
-    assert [one.turns for one in copies] == [(turn,) for turn in range(1, 8)]
+    assert [one.iterations for one in copies] == [(iteration,) for iteration in range(1, 8)]
 
 
 def test_simulated_loops_in_loops_number_their_turns_from_the_outermost_on() -> None:
@@ -212,15 +220,19 @@ def test_simulated_loops_in_loops_number_their_turns_from_the_outermost_on() -> 
     outer: list[Operation] = [Loop("inner", None, 3), bf.work(bf.MS)]
     found = laid_out(Loop("outer", None, 4), outer=outer, inner=inner)
     copies = [one for one in found if one.kind == H2D]
-    assert [one.turns for one in copies] == [(turn, part) for turn in range(1, 5) for part in range(1, 4)]
-    assert [one.start_ps // bf.MS for one in copies] == [10 * turn + 3 * part for turn in range(4) for part in range(3)]
+    assert [one.iterations for one in copies] == [
+        (iteration, part) for iteration in range(1, 5) for part in range(1, 4)
+    ]
+    assert [one.start_ps // bf.MS for one in copies] == [
+        10 * iteration + 3 * part for iteration in range(4) for part in range(3)
+    ]
 
 
 def test_a_collective_that_outlives_its_turn_is_one_stretch() -> None:
     body: list[Operation] = [bf.done_of("a"), bf.start_collective("a", 3 * bf.MS), bf.work(bf.MS)]
     found = laid_out(Loop("body", None, 5), body=body)
     runs = [(one.start_ps // bf.MS, one.end_ps // bf.MS) for one in found if one.kind == COLLECTIVE]
-    assert runs == [(3 * turn, 3 * turn + 3) for turn in range(5)]
+    assert runs == [(3 * iteration, 3 * iteration + 3) for iteration in range(5)]
 
 
 def test_every_start_and_done_of_a_simulated_step_is_marked_where_the_main_stream_comes_to_it() -> None:
@@ -240,10 +252,10 @@ def test_every_start_and_done_of_a_simulated_step_is_marked_where_the_main_strea
 
 
 def test_a_done_that_takes_no_time_between_two_loops_is_in_neither() -> None:
-    turn: list[Operation] = [bf.work(bf.MS)]
+    iteration: list[Operation] = [bf.work(bf.MS)]
     operations = [bf.start(1, H2D, 10**6), Loop("a", None, 5), bf.done(1), Loop("b", None, 5), bf.start(2, D2H, 1)]
     machine = bf.Machine()
-    simulation = simulate(bf.schedule(operations, a=turn, b=turn), machine.target(), machine.scenario())
+    simulation = simulate(bf.schedule(operations, a=iteration, b=iteration), machine.target(), machine.scenario())
     marks = [(mark.role, mark.transfer, mark.start_ps // bf.MS) for mark in Layout(simulation.timeline).marks()]
     assert marks == [(START, 1, 0), (DONE, 1, 5), (START, 2, 10)]
 
@@ -267,9 +279,9 @@ def unrolled(what: Schedule) -> Schedule:
     return replace(what, operations={name: tuple(of(name)) for name in what.operations})
 
 
-def spans_of(stretches: list[Stretch]) -> dict[tuple[str, str, int], list[tuple[int, int]]]:
+def spans_of(windows: list[Window]) -> dict[tuple[str, str, int], list[tuple[int, int]]]:
     found: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
-    for one in stretches:
+    for one in windows:
         found[one.kind, one.stream, one.transfer].append((one.start_ps, one.end_ps))
     return found
 
@@ -282,11 +294,11 @@ def test_a_folded_simulation_laid_out_is_the_simulation_of_the_unrolled_schedule
     timelines = [simulate(one, machine.target(), machine.scenario()).timeline for one in (what, unrolled(what))]
     assert not timelines[1].folds
     layouts = [Layout(timeline) for timeline in timelines]
-    stretches, wanted = (list(layout.stretches()) for layout in layouts)
+    windows, wanted = (list(layout.windows()) for layout in layouts)
     whole = layouts[1].end_ps - layouts[1].start_ps
     near = whole // 10**6 + 100 * (len(wanted) + 1)  # times of folded turns are rounded, those of a turn's copies equal
     assert abs(layouts[0].end_ps - layouts[0].start_ps - whole) <= near
-    found, expected = spans_of(stretches), spans_of(wanted)
+    found, expected = spans_of(windows), spans_of(wanted)
     for key in {*found, *expected}:
         mine, other = union(found[key]), union(expected[key])
         assert length(subtract(mine, other)) + length(subtract(other, mine)) <= near * (len(other) + 1)

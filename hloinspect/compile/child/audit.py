@@ -19,7 +19,7 @@ from hloinspect.compile.child.names import _user_frame as user_frame
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import Flow, Node, Outer, Place, Put, Wishes
+from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put
 
 MOST_EQUATIONS = 2_000_000
 """A program is walked as it runs, so what calls twice what calls twice ... grows: beyond this it is left."""
@@ -46,7 +46,7 @@ class _Where:
     on_host: bool = False  # inside compute_on
 
 
-def asked_of(jaxpr: Any, lowered: Any, policies: Mapping[str, Place | None]) -> dict[str, Any]:
+def requested_of(jaxpr: Any, lowered: Any, policies: Mapping[str, Place | None]) -> dict[str, Any]:
     """What a step asks, as the manifest has it: that of ``flow.wishes_to_json``, and the names that policies offload.
 
     ``jaxpr`` is that of the traced step, ``lowered`` what it was lowered to, which says which arguments are left, and
@@ -54,17 +54,17 @@ def asked_of(jaxpr: Any, lowered: Any, policies: Mapping[str, Place | None]) -> 
     """
     body = getattr(jaxpr, "jaxpr", jaxpr)
     kept = _kept_arguments(lowered, len(body.invars))
-    arguments, results = _outers(body, lowered, kept)
+    arguments, results = _entry_values(body, lowered, kept)
     walker = _Walker()
     gap = ""
     try:
-        walker.run(body, kept, {outer.number for outer in arguments})
+        walker.run(body, kept, {entry_value.number for entry_value in arguments})
     except TooLargeError as error:
         gap = str(error)
-    asks = () if gap else walker.graph.asks()
-    wishes = Wishes("jaxpr", asks, (*arguments, *results), walker.names, tuple(walker.computes), gap)
+    requests = () if gap else walker.graph.requests()
+    placements = Placements("jaxpr", requests, (*arguments, *results), walker.names, tuple(walker.computes), gap)
     offloaded = [{"name": name, "place": place and asdict(place)} for name, place in policies.items()]
-    return {**flow.wishes_to_json(wishes), "policies": offloaded}
+    return {**flow.placements_to_json(placements), "policies": offloaded}
 
 
 def _kept_arguments(lowered: Any, count: int) -> Mapping[int, int]:
@@ -74,7 +74,7 @@ def _kept_arguments(lowered: Any, count: int) -> Mapping[int, int]:
     return {number: place for place, number in enumerate(range(count) if kept is None else sorted(kept))}
 
 
-def _outers(body: Any, lowered: Any, kept: Mapping[int, int]) -> tuple[list[Outer], list[Outer]]:
+def _entry_values(body: Any, lowered: Any, kept: Mapping[int, int]) -> tuple[list[EntryValue], list[EntryValue]]:
     """Arguments and results that are asked for in host memory, by the types that the user's shardings gave them, or by
     the shardings themselves."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
@@ -82,21 +82,21 @@ def _outers(body: Any, lowered: Any, kept: Mapping[int, int]) -> tuple[list[Oute
     returned = dict(enumerate(compile_args.get("out_shardings", ())))
     info = getattr(body, "debug_info", None)
     arguments = [
-        _outer("argument", kept.get(number, -1), getattr(info, "arg_names", None), number, var)
+        _entry_value("argument", kept.get(number, -1), getattr(info, "arg_names", None), number, var)
         for number, var in enumerate(body.invars)
         if _on_host(var) or is_host(given.get(number))
     ]
     results = [
-        _outer("result", number, getattr(info, "result_paths", None), number, var)
+        _entry_value("result", number, getattr(info, "result_paths", None), number, var)
         for number, var in enumerate(body.outvars)
         if _on_host(var) or is_host(returned.get(number))
     ]
     return arguments, results
 
 
-def _outer(kind: str, number: int, names: Sequence[str] | None, place: int, var: Any) -> Outer:
+def _entry_value(kind: str, number: int, names: Sequence[str] | None, place: int, var: Any) -> EntryValue:
     name = names[place] if names is not None and place < len(names) else ""
-    return Outer(kind, number, str(name or ""), *_type(var))
+    return EntryValue(kind, number, str(name or ""), *_type(var))
 
 
 def _type(var: Any) -> tuple[str, tuple[int, ...]]:
@@ -303,10 +303,10 @@ def _is_policys(place: Any, copy: Any) -> bool:
     return by_space and getattr(copy, "name", "ALWAYS_COPY") == "ALWAYS_COPY"
 
 
-def _stacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+def _stacked(entry_value: Sequence[Any], inner: Sequence[Any]) -> int:
     """How many of a scan's operands (or results) are cut into slices (or stacked): they have a dimension more outside
     and stand last. Which of the others are carried is told by parameters that changed their names in jax 0.12."""
-    return sum(len(_type(one)[1]) > len(_type(other)[1]) for one, other in zip(outer, inner, strict=True))
+    return sum(len(_type(one)[1]) > len(_type(other)[1]) for one, other in zip(entry_value, inner, strict=True))
 
 
 def _prevents_cse(equation: Any) -> bool:

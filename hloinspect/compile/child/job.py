@@ -25,7 +25,7 @@ class Job:
     jaxprs: dict[int, Any] = field(default_factory=dict)  # id of what a Lowered (pmap has its own) wraps -> jaxpr
     offload_names: list[dict[str, Any]] = field(default_factory=list)
     policy_names: dict[str, Any] = field(default_factory=dict)  # those that some policy offloads, and its line
-    asked: dict[str, Any] = field(default_factory=dict)  # what the jaxpr asks of host memory
+    requested: dict[str, Any] = field(default_factory=dict)  # what the jaxpr asks of host memory
     settings: dict[str, Any] = field(default_factory=dict)  # what the configuration of a library says
     policies: list[dict[str, list[str]]] = field(default_factory=list)  # names of those that the step has made
     made: list[MadePolicy] = field(default_factory=list)  # the same, and whether they are in use

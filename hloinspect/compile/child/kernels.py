@@ -29,7 +29,7 @@ NOTE_CALLBACKS = (
 CUB_OPTIONS = {"xla_gpu_deviceless_cub_mode": "DEVICELESS_CUB_DISABLED"}
 """Sorting and ragged products ask CUB for the size of their scratch memory, and CUB asks a device."""
 
-_CUB_ASKED = "cudaErrorInvalidDevice"
+_CUB_REQUESTED = "cudaErrorInvalidDevice"
 _TOKAMAX_CONFIG = "tokamax._src.config"
 
 Note = Callable[[str], None]
@@ -54,8 +54,8 @@ def has_callbacks(lowered: Any) -> bool:
 
 def without_cub(error: Exception, options: dict[str, Any]) -> dict[str, Any] | None:
     """The compiler ``options`` to try again with where CUB has asked for a device, or None where that is not it."""
-    asked = _CUB_ASKED in str(error) and not set(CUB_OPTIONS) & set(options)
-    return {**options, **CUB_OPTIONS} if asked else None
+    requested = _CUB_REQUESTED in str(error) and not set(CUB_OPTIONS) & set(options)
+    return {**options, **CUB_OPTIONS} if requested else None
 
 
 # --- cuDNN ----------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def lowered_step(job: Job, devices: list[Any]) -> Any:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise ChildError(_too_large_for_this_machine(error)) from None  # its words are known of the target's memory
-    if not job.policies and (job.request.get("fates") or (policy is not None and not takes_policy)):
+    if not job.policies and (job.request.get("outcomes") or (policy is not None and not takes_policy)):
         raise ChildError(f"{step} {policies.NOT_TAKEN}")
     if policy is not None and takes_policy:
         job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
@@ -104,7 +104,7 @@ def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
         step = maxtext.train_step(job.request["maxtext"], devices)
     except maxtext.MaxTextError as error:
         raise ChildError(str(error)) from error
-    if not job.policies and (job.request.get("fates") or job.request.get("policy") is not None):
+    if not job.policies and (job.request.get("outcomes") or job.request.get("policy") is not None):
         raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
     job.settings = step.settings
     job.notes += step.notes
@@ -136,13 +136,13 @@ def find_offload_names(job: Job, lowered: Any) -> None:
     try:
         jaxpr, _ = job.jaxprs[id(lowered._lowering)]
         job.offload_names = names.offload_names(jaxpr)
-        job.asked = audit.asked_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
+        job.requested = audit.requested_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
     except Exception as error:  # names are a help, not the result
         job.notes.append(
             f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
         )
         return
     offloaded = {entry["name"] for entry in job.offload_names}
-    job.asked["dead_policies"] = policies.names_of_dead(job.made, offloaded)
+    job.requested["dead_policies"] = policies.names_of_dead(job.made, offloaded)
     if unmatched := [name for name in used if name not in offloaded]:
         job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")

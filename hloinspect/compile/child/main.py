@@ -160,7 +160,7 @@ def _with_users_lines(job: Job, lowered: Any, stablehlo: str) -> Iterator[None]:
 
         with suppress(Exception):  # the compiler's error is the one to tell of
             lowering.find_offload_names(job, lowered)
-            error.users_lines = where.lines_of(str(error), stablehlo, job.asked)  # type: ignore[attr-defined]
+            error.users_lines = where.lines_of(str(error), stablehlo, job.requested)  # type: ignore[attr-defined]
         raise
 
 
@@ -200,7 +200,7 @@ def _from_cache(job: Job, key: str, lowered: Any, stablehlo: str, out: Path) -> 
         "step": job.request["step"],
         "seconds": {**job.seconds, "compile": 0.0},
         "offload_names": job.offload_names,
-        "asked": job.asked,
+        "requested": job.requested,
         "notes": [*job.request["notes"], *job.notes],
         "settings": job.settings,
         "configuration": job.configuration and asdict(job.configuration),
@@ -318,7 +318,7 @@ def _manifest(job: Job, jax_version: str, compiled: Any, module_name: str, text:
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
         "offload_names": job.offload_names,
-        "asked": job.asked,
+        "requested": job.requested,
         "notes": [*request["notes"], *job.notes],
         "settings": job.settings,
         "compile_notes": job.compile_notes,

@@ -72,8 +72,8 @@ def _given(bodies: list[Any]) -> dict[Any, Any]:
     for body in bodies:
         for eqn in body.eqns:
             called = _called(eqn)
-            for inner, outer in zip(called.invars, eqn.invars, strict=True) if called is not None else ():
-                given[inner] = None if inner in given else outer
+            for inner, entry_value in zip(called.invars, eqn.invars, strict=True) if called is not None else ():
+                given[inner] = None if inner in given else entry_value
     return given
 
 

@@ -78,16 +78,16 @@ def changed(names: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]
     policy = request.get("policy")
     if policy is not None and not policy.get("everything"):
         return {**names, _SAVED: [*policy["saved"]], _OFFLOADED: [*policy["offloaded"]]}
-    fates: Mapping[str, str] = request.get("fates", {})
+    outcomes: Mapping[str, str] = request.get("outcomes", {})
     rest = request.get("offloaded", OFFLOAD) if policy is None else SAVE
-    if rest == OFFLOAD and not fates:
+    if rest == OFFLOAD and not outcomes:
         return names
     was = dict.fromkeys(names.get(_SAVED, ()), SAVE) | dict.fromkeys(names.get(_OFFLOADED, ()), rest)
-    fate = {**was, **fates}
+    outcome = {**was, **outcomes}
     return {
         **names,
-        _SAVED: [name for name, what in fate.items() if what == SAVE],
-        _OFFLOADED: [name for name, what in fate.items() if what == OFFLOAD],
+        _SAVED: [name for name, what in outcome.items() if what == SAVE],
+        _OFFLOADED: [name for name, what in outcome.items() if what == OFFLOAD],
     }
 
 

@@ -53,7 +53,7 @@ def compile_with(
     copy = scratch / ("autotune_results.txt" if results["text"] else "autotune_results.pb")
     copy.write_bytes(Path(results["file"]).read_bytes())
     options[LOAD] = str(copy)
-    elsewhere = {"xla_dump_to": str(scratch / "asked")} if keeps_dump else {}
+    elsewhere = {"xla_dump_to": str(scratch / "requested")} if keeps_dump else {}
     try:
         compiled = compile({**options, **elsewhere, COMPLETE: True})
     except Exception as error:

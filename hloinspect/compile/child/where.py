@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hloinspect.offload.transfer import D2H
-from hloinspect.placements.flow import Place, Wishes, wishes_from_json
+from hloinspect.placements.flow import Place, Placements, placements_from_json
 from hloinspect.placements.stablehlo import Locations
 
 MOST_LINES = 3
@@ -23,23 +23,23 @@ _HOST = re.compile(r"S\(5\)|to host|host memory|host-call|host offload", re.IGNO
 _SLICED = re.compile(r"Expected instruction to have shape equal to .*dynamic-slice", re.DOTALL)
 
 
-def lines_of(message: str, stablehlo: str, asked: Mapping[str, Any]) -> list[str]:
+def lines_of(message: str, stablehlo: str, requested: Mapping[str, Any]) -> list[str]:
     """``file:line, in function`` of what an error is about, at most three; none where nothing tells. ``asked`` is what
     the jaxpr asks of host memory (compile/child/audit.py), empty where that is not known."""
     locations = Locations(stablehlo)
     places = [place for name in _OP_NAME.findall(message) for place in locations.of_operation(name)]
     places += [place for target in _TARGET.findall(message) for place in locations.of_custom_call(target)]
-    if not places and asked and (_HOST.search(message) or _SLICED.search(message) or _RETURNED.search(message)):
-        places = list(_asking(wishes_from_json(asked), returned=bool(_RETURNED.search(message))))
+    if not places and requested and (_HOST.search(message) or _SLICED.search(message) or _RETURNED.search(message)):
+        places = list(_asking(placements_from_json(requested), returned=bool(_RETURNED.search(message))))
     found = list(dict.fromkeys((place.file, place.line, place.function) for place in places))
     return [f"{file}:{line}, in {function}" if function else f"{file}:{line}" for file, line, function in found][
         :MOST_LINES
     ]
 
 
-def _asking(wishes: Wishes, returned: bool) -> Iterable[Place]:
+def _asking(placements: Placements, returned: bool) -> Iterable[Place]:
     """The lines that ask for host memory; of what is returned from there where that is the trouble."""
-    asks = [ask for ask in wishes.asks if ask.live]
-    if returned and any(ask.result is not None for ask in asks):
-        asks = [ask for ask in asks if ask.direction == D2H and ask.result is not None]
-    return (place for ask in asks if (place := ask.place or ask.made) is not None)
+    requests = [request for request in placements.requests if request.live]
+    if returned and any(request.result is not None for request in requests):
+        requests = [request for request in requests if request.direction == D2H and request.result is not None]
+    return (place for request in requests if (place := request.place or request.made) is not None)

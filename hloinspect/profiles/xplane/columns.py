@@ -31,7 +31,7 @@ from hloinspect.profiles.xplane.split import contents, split
 from hloinspect.profiles.xplane.varints import Bytes, Places, read_varints, words_of
 from hloinspect.profiles.xplane.wire import VARINT, Buffer, WireError, fields, signed
 
-STRETCH_BYTES = 1 << 23
+WINDOW_BYTES = 1 << 23
 BLOCK_EVENTS = 1 << 17
 ROOM = 1.1
 TOGETHER = 1 << 12
@@ -139,13 +139,13 @@ def line_columns(
     layouts = Layouts(wanted.slots, _VALUE_TAGS)
     texts: list[dict[bytes, int]] = [{} for _ in names]
     table, count = _new_table(0, texts), 0
-    for stretch, tags, share in _stretches(data, start, end):
+    for window, tags, share in _windows(data, start, end):
         if count + len(tags) > len(table.metadata_id):
             # room for the rest too, if that is like this; what is not used of it takes no memory
             table = _grown(table, min(MAX_EVENTS, count + int(len(tags) * max(1.0, ROOM * share))), texts)
         for first in range(0, len(tags), BLOCK_EVENTS):
             own = tags[first : first + BLOCK_EVENTS]
-            block = _new_block(stretch, own, wanted, table.part(count, count + len(own)))
+            block = _new_block(window, own, wanted, table.part(count, count + len(own)))
             if wanted.slots:  # without, little of an event is looked at
                 _read_alike(block, layouts)
             _read_events(block)
@@ -191,14 +191,14 @@ def _times(table: _Table, origin_ps: int) -> tuple[Ints, Ints, Flags]:
 # ---- where each event lies
 
 
-def _stretches(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, Ints, float]]:
+def _windows(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, Ints, float]]:
     """Copies of stretches of a line, each in the place of the one before; where the events in them lie; and how many
     times as long the rest of the line is, this one included. There is something behind a copy, so that a number at its
     end can be read at full length.
 
     A copy is quick to make, and to read here and there: it stays in the caches, and numpy asks for large pages.
     """
-    position, size, count = start, STRETCH_BYTES, 0
+    position, size, count = start, WINDOW_BYTES, 0
     everything = np.frombuffer(data, np.uint8)
     room = np.empty(0, np.uint8)
     while position < end:
@@ -207,8 +207,8 @@ def _stretches(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview,
             room = np.empty(length + PAD_BYTES, np.uint8)
         room[:length] = everything[position : position + length]
         room[length : length + PAD_BYTES] = 0
-        stretch = memoryview(room)[: length + PAD_BYTES]
-        tags, used = split(stretch, length, position + length == end)
+        window = memoryview(room)[: length + PAD_BYTES]
+        tags, used = split(window, length, position + length == end)
         if not used:
             size *= 2  # one event, or one other field, that is longer than a stretch
             continue
@@ -216,9 +216,9 @@ def _stretches(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview,
         if count > MAX_EVENTS:
             raise WireError(f"a line has more than {MAX_EVENTS:,} events")
         if len(tags):
-            yield stretch, tags, (end - position) / used
+            yield window, tags, (end - position) / used
         position += used
-        size = STRETCH_BYTES
+        size = WINDOW_BYTES
 
 
 # ---- reading them together

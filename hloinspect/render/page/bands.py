@@ -63,7 +63,7 @@ def encode_band(band: Band, strings: Strings) -> dict[str, object]:
         "kind": timeline.kind,
         "unit_ps": unit,
         "together_ps": drawn_together_ps,
-        "folds": [[f.first, f.end, f.turns, f.before, f.of, strings.number(f.name)] for f in timeline.folds],
+        "folds": [[f.first, f.end, f.iterations, f.before, f.of, strings.number(f.name)] for f in timeline.folds],
         "segments": [_segment(segment, unit, strings) for segment in timeline.segments],
     }
     if band.memory is not None:

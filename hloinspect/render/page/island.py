@@ -19,7 +19,7 @@ FORMAT = 1
 _TEXTS = frozenset(
     {
         *("direction", "mechanism", "tensor", "start", "done", "computation", "where", "file", "function", "stream"),
-        *("fate", "partners", "verdict", "reason", "shape"),
+        *("outcome", "partners", "verdict", "reason", "shape"),
     }
 )
 """Columns of transfers that hold numbers of strings."""
@@ -105,7 +105,7 @@ def _transfer(report: Report, transfer: TransferInfo) -> dict[str, object]:
         "stream": transfer.stream,
         "round_trip": transfer.round_trip,
         "partners": " ".join(map(str, transfer.partners)),
-        "fate": transfer.fate,
+        "outcome": transfer.outcome,
         "queued_behind": transfer.queued_behind,
         "verdict": transfer.verdict,
         "robust": None if transfer.robust is None else int(transfer.robust),

@@ -52,12 +52,12 @@ def _peak(report: Report) -> str:
     return f"<p>{sentence(where)} {sentence(gaps)}</p>{table(head, rows, caption, (2, 3))}"
 
 
-def asked(sides: Sequence[Side]) -> str:
+def requested(sides: Sequence[Side]) -> str:
     """What the program asked of host memory and what became of it, the lost first; nothing where that is not known."""
     rows = []
     for side in sides:
         audit = side.report.audit
-        entries = audit.entries if audit is not None and audit.asked_from is not None else ()
+        entries = audit.entries if audit is not None and audit.requested_from is not None else ()
         for entry in sorted(entries, key=lambda one: one.outcome in _KEPT):
             array = f"{entry.dtype}[{','.join(map(str, entry.shape))}]"
             why = ". Try ".join(part for part in (entry.reason, entry.remedy) if part)
@@ -65,7 +65,7 @@ def asked(sides: Sequence[Side]) -> str:
                 (
                     f"{side.label} {entry.name or entry.kind} {array}".strip(),
                     f"{entry.direction or ''} {entry.by}".strip(),
-                    f"{entry.asked:,}",
+                    f"{entry.requested:,}",
                     f"{entry.runs:,}",
                     entry.outcome,
                     f"{entry.source.file.rpartition('/')[2]}:{entry.source.line}" if entry.source else "",
@@ -74,9 +74,9 @@ def asked(sides: Sequence[Side]) -> str:
             )
     if not rows:
         return ""
-    head = ("asked", "by", "times", "runs", "became", "where", "why")
+    head = ("requested", "by", "times", "runs", "became", "where", "why")
     inner = table(head, rows, "What the program asked of host memory, and what became of it", (2, 3))
-    return element("section", f"<h2>Asked of host memory</h2>{inner}", id="asked")
+    return element("section", f"<h2>Asked of host memory</h2>{inner}", id="requested")
 
 
 def others(sides: Sequence[Side]) -> str:
@@ -103,7 +103,9 @@ def _others(side: Side) -> list[tuple[str, ...]]:
         size = f"{bytes_text(event.to_host_bytes)} out, {bytes_text(event.from_host_bytes)} back"
         what = f"{letter}{event.kind.replace('_', ' ')} {event.detail}".rstrip()
         rows.append((what, event.instruction, event.computation, f"\u00d7{event.executions:,}", size))
-    for apart in report.trace.apart if report.trace else ():
-        size = bytes_text(round(apart.bytes / max(1, apart.count)))
-        rows.append((f"{letter}{apart.direction} copy of no instruction", "", "", f"{apart.count:,} in all", size))
+    for other_copies in report.trace.other_copies if report.trace else ():
+        size = bytes_text(round(other_copies.bytes / max(1, other_copies.count)))
+        rows.append(
+            (f"{letter}{other_copies.direction} copy of no instruction", "", "", f"{other_copies.count:,} in all", size)
+        )
     return rows

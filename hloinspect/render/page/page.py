@@ -64,7 +64,7 @@ def _body(sides: Sequence[Side], difference: Difference | None) -> str:
         sections.findings(sides),
         _tables(sides),
         memory.memory(sides),
-        memory.asked(sides),
+        memory.requested(sides),
         memory.others(sides),
         sections.devices(sides),
         sections.trust(sides),
@@ -87,7 +87,7 @@ _PLACES = (
     ("transfers", "Transfers"),
     ("waits", "Waits"),
     ("memory", "Memory"),
-    ("asked", "Asked"),
+    ("requested", "Asked"),
     ("devices", "Devices"),
     ("trust", "Trust"),
 )

@@ -15,7 +15,7 @@ _COLORS = {"kept": "green", "dropped": "red", "never matched": "red", "synchrono
 _FROM = {"jaxpr": "the jaxpr", "stablehlo": "StableHLO", "hlo": "the HLO before all passes"}
 _LOST = ("dropped", "never matched")
 _MOST_IDS = 4
-_HEADER = ["asked", "by", "times", "runs", "became", "transfers", "where"]
+_HEADER = ["requested", "by", "times", "runs", "became", "transfers", "where"]
 _RIGHT = {2, 3}
 MAX_ENTRIES = 40
 """Entries shown one by one; ``--all`` shows them all."""
@@ -36,9 +36,9 @@ def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
     audit = report.audit
     if audit is None:
         return []
-    if audit.asked_from is None:
+    if audit.requested_from is None:
         return ["", click.style("asked of host memory: not known", bold=True), *_unknown(audit, width)]
-    head = f"asked of host memory, from {_FROM[audit.asked_from]}: {_summary(audit)}"
+    head = f"asked of host memory, from {_FROM[audit.requested_from]}: {_summary(audit)}"
     lines = ["", *textwrap.wrap(head, width, subsequent_indent="   ")]
     lines[1] = click.style(lines[1], bold=True)
     if audit.entries:
@@ -50,7 +50,7 @@ def _summary(audit: AuditInfo) -> str:
     """``6 kept, 2 dropped`` and what nobody asked for."""
     counts = Counter[str]()
     for entry in audit.entries:
-        counts[entry.outcome] += entry.asked
+        counts[entry.outcome] += entry.requested
     ordered = sorted(counts.items(), key=lambda item: (item[0] != "kept", item))
     parts = [f"{count} {outcome}" for outcome, count in ordered]
     if count := len(audit.unexplained) + len(audit.unexplained_host):
@@ -88,7 +88,7 @@ def _row(entry: AuditEntry) -> list[str]:
     return [
         _what(entry),
         clean(entry.by),
-        f"{entry.asked}",
+        f"{entry.requested}",
         f"{entry.runs}" if entry.runs else "",
         entry.outcome,
         ", ".join(ids) + more,

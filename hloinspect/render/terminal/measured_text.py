@@ -329,9 +329,9 @@ def _other(report: Report, width: int) -> list[str]:
         names = ", ".join(clean(program.name or str(program.program_id)) for program in others[:3])
         more = f" and {len(others) - 3} more" if len(others) > 3 else ""
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}{more}")
-    for copies in trace.apart:
+    for copies in trace.other_copies:
         lines.append(
-            f"apart from the step: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
+            f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
             f"({time_text(copies.device_ms)}), by device_put, callbacks or input"
         )
     return [cut(line, width) for line in lines]

@@ -33,7 +33,7 @@ class Stage:
     segments: tuple[Segment, ...]
 
     @property
-    def turn_ps(self) -> int:
+    def iteration_ps(self) -> int:
         """How long they take once."""
         return sum(segment.end_ps - segment.start_ps for segment in self.segments)
 
@@ -61,7 +61,7 @@ def minimap(timeline: Timeline, width: int, *, is_unicode: bool = True, is_windo
     sized = _sized(stages, columns)
     if not directions or not sized or columns < _LEAST:
         return []
-    total = sum(stage.repeat * stage.turn_ps for stage in stages)
+    total = sum(stage.repeat * stage.iteration_ps for stage in stages)
     waited = sum(stage.repeat * length(stage.spans(WAIT)) for stage in stages)
     mark = WAITING if is_unicode else ASCII_WAITING
     lines = [_line("main", _main_row(sized, is_unicode), f"{mark} waits {_percent(waited, total)}")]
@@ -89,10 +89,10 @@ def _stages(segments: Iterable[Segment]) -> list[Stage]:
 
 def _sized(stages: Sequence[Stage], columns: int) -> list[tuple[Stage, int]]:
     """The stages with the columns of each, by their share of the step; those with none are left out."""
-    total = sum(stage.repeat * stage.turn_ps for stage in stages)
+    total = sum(stage.repeat * stage.iteration_ps for stage in stages)
     found, passed, taken = [], 0, 0
     for stage in stages:
-        passed += stage.repeat * stage.turn_ps
+        passed += stage.repeat * stage.iteration_ps
         end = (2 * passed * columns + total) // (2 * total) if total else 0
         if end > taken:
             found.append((stage, end - taken))
@@ -102,10 +102,11 @@ def _sized(stages: Sequence[Stage], columns: int) -> list[tuple[Stage, int]]:
 
 def _bins(stage: Stage, columns: int, spans: Sequence[Span]) -> list[float]:
     """The share of each column's time that spans cover."""
-    turn = stage.turn_ps
+    iteration = stage.iteration_ps
     fine = [(start * columns, end * columns) for start, end in spans]  # so that columns begin at whole numbers
     return [
-        covered_length(turn * number, turn * (number + 1), fine) / turn if turn else 0.0 for number in range(columns)
+        covered_length(iteration * number, iteration * (number + 1), fine) / iteration if iteration else 0.0
+        for number in range(columns)
     ]
 
 

@@ -32,7 +32,7 @@ def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
     lines = [
         f"{dump.key}   {len(dump.texts)} texts of passes, {bytes_text(dump.size_bytes)}   {head}",
         "",
-        *_wrapped(f"asked for    {_asked(ledger.first)}", width),
+        *_wrapped(f"asked for    {_requested(ledger.first)}", width),
         *_wrapped(f"in the end   {_made(ledger.last)}", width),
         *(click.style(line, fg="red") for found in _dropped(ledger) for line in _wrapped(found, width)),
     ]
@@ -46,7 +46,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return textwrap.wrap(text, width, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
 
 
-def _asked(census: Census) -> str:
+def _requested(census: Census) -> str:
     """The placements of a text, or what moves there already."""
     parts = []
     for direction, where in _ENDS.items():
@@ -92,7 +92,7 @@ def _dropped(ledger: Ledger) -> list[str]:
     found = []
     for change in ledger.shown:
         if dropped := change.dropped:
-            counts = [(count, change.before.wishes(way), _ENDS[way]) for way, count in dropped.items()]
+            counts = [(count, change.before.placements(way), _ENDS[way]) for way, count in dropped.items()]
             what = " and ".join(f"{count} of {before} {way}" for count, before, way in counts)
             found.append(f"lost         {what}, by {change.text.label}{_number(change.text)}")
     return found

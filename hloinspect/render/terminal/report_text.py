@@ -393,11 +393,11 @@ def _finding_count(report: Report, show_all: bool) -> list[str]:
 def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
     """Transfers without another end: sent and never read, fetched and never written."""
     lines: list[str] = []
-    for fate, text in (
+    for outcome, text in (
         ("never read", "sent and neither fetched nor returned"),
         ("never written", "fetched, and written by nothing in this step"),
     ):
-        found = [f"{t.direction} {t.id}" for t in report.transfers if t.fate == fate and t.id not in told]
+        found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in told]
         if found:
             more = f" and {len(found) - 4} more" if len(found) > 4 else ""
             lines += textwrap.wrap(

@@ -20,7 +20,7 @@ from hloinspect.render.terminal.report_text import tensor_text
 from hloinspect.render.traces.trackevents import BYTES, NO_UNIT, Slice, TraceWriter, Value
 from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.timeline.timeline import D2H, H2D, START, WAIT, Mark, Timeline, overlap
-from hloinspect.timeline.unfold import Layout, Stretch, Turn
+from hloinspect.timeline.unfold import Iteration, Layout, Window
 from hloinspect.units import time_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def why_not(report: Report) -> str:
 class _Executions:
     """One transfer's copies, waits and marks, each in the order of time."""
 
-    copies: list[Stretch] = field(default_factory=list)
+    copies: list[Window] = field(default_factory=list)
     starts: list[Mark] = field(default_factory=list)
     dones: list[Mark] = field(default_factory=list)
 
@@ -113,18 +113,18 @@ class _Band:
     def write(self, label: str) -> None:
         """Writes the tracks, from the top."""
         process = self._writer.process(label)
-        stretches, marks = list(self._layout.stretches()), list(self._layout.marks())
-        arrows = self._arrows(stretches, marks)
+        windows, marks = list(self._layout.windows()), list(self._layout.marks())
+        arrows = self._arrows(windows, marks)
         self._track(process, "step and loops", self._step_and_loops())
         if marks:
             self._track(process, "starts and dones", self._marks(marks, arrows), description=_FROM_MARKS)
         by_stream: dict[str, list[Slice]] = {stream: [] for stream in TRACKS}
-        for one in stretches:
+        for one in windows:
             by_stream.setdefault(one.stream, []).append(self._slice(one, arrows))
         for stream, slices in by_stream.items():
             description = _LIFO if stream in (D2H, H2D) else ""
             self._track(process, TRACKS.get(stream, stream), slices, stream in (D2H, H2D), description)
-        self._link(process, stretches)
+        self._link(process, windows)
         if self._memory is not None:
             self._memory_counters(process, self._memory)
 
@@ -152,27 +152,35 @@ class _Band:
         )
         begin, end = self._layout.start_ps, self._layout.end_ps
         found = [Slice(begin, end, f"step {time_text(step.time_ps / 1e9)}", arguments)]
-        for turn in self._layout.turns():
-            found += self._turn(turn)
+        for iteration in self._layout.iterations():
+            found += self._iteration(iteration)
         return found
 
-    def _turn(self, turn: Turn) -> list[Slice]:
+    def _iteration(self, iteration: Iteration) -> list[Slice]:
         arguments = self._writer.arguments(
-            {"loop": turn.name or None, "turns": turn.of, "drawn for": _times(turn.times)}
+            {"loop": iteration.name or None, "iterations": iteration.of, "drawn for": _times(iteration.times)}
         )
-        name = turn.name or "loop"
-        shown = Slice(turn.start_ps, turn.shown_ps, f"{name} turn {turn.first} of {turn.of}", arguments)
-        if turn.last == turn.first:
+        name = iteration.name or "loop"
+        shown = Slice(
+            iteration.start_ps, iteration.shown_ps, f"{name} turn {iteration.first} of {iteration.of}", arguments
+        )
+        if iteration.last == iteration.first:
             return [shown]
-        rest = f"turns {turn.first + 1} to {turn.last}, each like the one before" if turn.last > turn.first + 1 else ""
-        folded = replace(shown, start_ps=turn.shown_ps, end_ps=turn.end_ps, name=rest or f"turn {turn.last}, the same")
+        rest = (
+            f"turns {iteration.first + 1} to {iteration.last}, each like the one before"
+            if iteration.last > iteration.first + 1
+            else ""
+        )
+        folded = replace(
+            shown, start_ps=iteration.shown_ps, end_ps=iteration.end_ps, name=rest or f"turn {iteration.last}, the same"
+        )
         return [shown, folded]
 
-    def _slice(self, one: Stretch, arrows: _Arrows) -> Slice:
+    def _slice(self, one: Window, arrows: _Arrows) -> Slice:
         flows, ends = arrows.of(one)
         transfer = self._transfers.get(one.transfer)
-        turn = " in ".join(map(str, reversed(one.turns))) or None
-        more = {"turn": turn, "drawn for": _times(one.times)}
+        iteration = " in ".join(map(str, reversed(one.iterations))) or None
+        more = {"iteration": iteration, "drawn for": _times(one.times)}
         if one.kind == WAIT:
             name = f"waits for {_short(transfer)}" if transfer else "waits for the host"
         elif one.kind in (D2H, H2D):
@@ -182,7 +190,7 @@ class _Band:
         about = _about(transfer) if one.transfer else self._about_instruction(one)
         return Slice(one.start_ps, one.end_ps, name, self._writer.arguments({**about, **more}), flows, ends)
 
-    def _about_instruction(self, one: Stretch) -> Mapping[str, Value | None]:
+    def _about_instruction(self, one: Window) -> Mapping[str, Value | None]:
         if one.name not in self._places:
             metadata = None
             for computation in self._executed if one.name else ():
@@ -211,10 +219,10 @@ class _Band:
 
     # arrows
 
-    def _arrows(self, stretches: Iterable[Stretch], marks: Iterable[Mark]) -> _Arrows:
+    def _arrows(self, windows: Iterable[Window], marks: Iterable[Mark]) -> _Arrows:
         """From start to copy to done, and from the copy of one direction to that of the other that brings it back."""
         by_transfer: dict[int, _Executions] = defaultdict(_Executions)
-        for one in stretches:
+        for one in windows:
             if one.kind in (D2H, H2D) and one.transfer:
                 by_transfer[one.transfer].copies.append(one)
         for mark in marks:
@@ -240,7 +248,7 @@ class _Band:
             if done is not None:
                 arrows.into[id(done)].append(flow)
 
-    def _there_and_back(self, there: Sequence[Stretch], back: Sequence[Stretch], arrows: _Arrows) -> None:
+    def _there_and_back(self, there: Sequence[Window], back: Sequence[Window], arrows: _Arrows) -> None:
         if len(there) != len(back):
             return
         for sent, fetched in zip(there, reversed(back), strict=True):
@@ -251,10 +259,10 @@ class _Band:
 
     # counters
 
-    def _link(self, process: int, stretches: Iterable[Stretch]) -> None:
+    def _link(self, process: int, windows: Iterable[Window]) -> None:
         """The rate of each direction: that of each copy is the mean over its time."""
         changes: dict[str, dict[int, float]] = {D2H: defaultdict(float), H2D: defaultdict(float)}
-        for one in stretches:
+        for one in windows:
             transfer = self._transfers.get(one.transfer)
             rate = _gbps(transfer, self._timeline.kind) if transfer is not None else None
             if one.kind in changes and rate is not None:

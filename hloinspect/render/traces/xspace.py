@@ -26,7 +26,7 @@ from hloinspect.profiles.spacebuilder import PlaneBuilder, SpaceBuilder, Value
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, HLO_TEXT, PREDICTION_HOST
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, START, Mark
-from hloinspect.timeline.unfold import Layout, Stretch
+from hloinspect.timeline.unfold import Layout, Window
 
 HOST = PREDICTION_HOST
 STEPS = 3
@@ -56,7 +56,7 @@ class Step:
     """What happens in one step, in real time from 0: events of streams, and starts and dones."""
 
     time_ps: int
-    stretches: Sequence[Stretch]
+    windows: Sequence[Window]
     marks: Sequence[Mark]
 
 
@@ -105,7 +105,7 @@ def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
         raise UsageError(
             f"written out turn by turn, the step has more than {MAX_EVENTS:,} events: too many for a profile"
         )
-    step = Step(layout.end_ps - layout.start_ps, list(layout.stretches()), list(layout.marks()))
+    step = Step(layout.end_ps - layout.start_ps, list(layout.windows()), list(layout.marks()))
     module = offload.program.module
     space = SpaceBuilder(HOST)
     writer = _Tpu if module.platform == "tpu" else _Gpu
@@ -162,7 +162,7 @@ class _Device:
             self._known[name] = next((one for one in found if one is not None), None)
         return self._known[name]
 
-    def _is_asynchronous(self, move: Stretch) -> bool:
+    def _is_asynchronous(self, move: Window) -> bool:
         """Whether the main stream goes on while something moves."""
         transfer = self._transfers.get(move.transfer)
         if transfer is not None:
@@ -170,22 +170,22 @@ class _Device:
         instruction = self._instruction(move.name)
         return instruction is not None and bool(instruction.start_of)
 
-    def _other_ways(self, stretches: Iterable[Stretch]) -> set[int]:
+    def _other_ways(self, windows: Iterable[Window]) -> set[int]:
         """Copies within host memory take both directions of the link at once, and are one event: the ids of the
         shorter."""
-        found: dict[tuple[str, int], list[Stretch]] = defaultdict(list)
-        for one in stretches:
+        found: dict[tuple[str, int], list[Window]] = defaultdict(list)
+        for one in windows:
             if one.kind in (D2H, H2D) and not one.transfer:
                 found[one.name, one.start_ps].append(one)
         return {id(one) for pair in found.values() for one in sorted(pair, key=lambda one: one.end_ps)[:-1]}
 
-    def _blocking(self, stretches: Iterable[Stretch]) -> Mapping[int, Stretch]:
+    def _blocking(self, windows: Iterable[Window]) -> Mapping[int, Window]:
         """By the id of its stretch, the work of a kernel that moves host memory while the main stream runs it: the two
         are one event."""
         starts = {t.start: t.id for t in self._transfers.values() if not t.asynchronous and t.mechanism == "kernel"}
-        work: dict[int, deque[Stretch]] = defaultdict(deque)
-        moves: dict[int, deque[Stretch]] = defaultdict(deque)
-        for one in stretches:
+        work: dict[int, deque[Window]] = defaultdict(deque)
+        moves: dict[int, deque[Window]] = defaultdict(deque)
+        for one in windows:
             if one.kind == COMPUTE and one.stream == "main" and one.name in starts:
                 work[starts[one.name]].append(one)
             elif one.kind in (D2H, H2D) and one.transfer in starts.values():
@@ -225,11 +225,11 @@ class _Gpu(_Device):
 
     def _events(self, step: Step) -> list[tuple[int, int, int, str, Mapping[str, Value]]]:
         """(stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main stream."""
-        joined = self._blocking(step.stretches)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.stretches)
+        joined = self._blocking(step.windows)
+        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
         common: dict[str, Value] = {"tf_op": "XlaModule:", "hlo_module": self._name, "program_id": self._program}
         found: list[tuple[int, int, int, str, Mapping[str, Value]]] = []
-        for one in step.stretches:
+        for one in step.windows:
             stream, start, end = _STREAM_OF[one.stream], one.start_ps, one.end_ps
             if id(one) in absorbed:
                 continue
@@ -247,7 +247,7 @@ class _Gpu(_Device):
             found.append((stream, start, end, name, {**stats, **common}))
         return sorted(found, key=lambda event: event[:3])
 
-    def _move(self, one: Stretch, transfer: Transfer | None) -> tuple[str, dict[str, Value]]:
+    def _move(self, one: Window, transfer: Transfer | None) -> tuple[str, dict[str, Value]]:
         if transfer is None:
             size = self._host_copies.get(one.name, 0)
             details = f"kind_src:pinned kind_dst:pinned size:{size} dest:0 async:1"
@@ -291,10 +291,10 @@ class _Tpu(_Device):
 
     def _on_main(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int]]:
         """(start, end, kind) of the main stream's operations."""
-        joined = self._blocking(step.stretches)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.stretches)
+        joined = self._blocking(step.windows)
+        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
         found: list[tuple[int, int, int]] = []
-        for one in step.stretches:
+        for one in step.windows:
             if id(one) in absorbed:
                 continue
             if one.stream == "main" and one.kind in (COMPUTE, COLLECTIVE):
@@ -322,7 +322,7 @@ class _Tpu(_Device):
                 start = begun[mark.transfer].popleft()
                 done = transfer.done or transfer.start
                 found.append((start, mark.end_ps, self._kind(plane, transfer.start, "async-copy"), done))
-        for one in step.stretches:
+        for one in step.windows:
             if one.stream in ("communication", "side"):
                 found.append((one.start_ps, one.end_ps, self._kind(plane, one.name, "async"), one.name))
         return sorted(found)

@@ -112,7 +112,7 @@ def test_a_page_draws_soon_asks_for_nothing_and_holds_the_numbers_of_the_json_re
     assert 0 < shown.state("firstDrawMs") <= shown.state("readyMs")
     assert 0.01 < shown.busy_s() < MOST_DRAWING_S
     assert shown.said == []
-    assert shown.asked == [file.as_uri()]
+    assert shown.requested == [file.as_uri()]
     rows = shown.page.locator("#transfer-table tbody tr")
     assert rows.count() == sum(len(report["transfers"]) for report in shown.reports)
     if len(shown.reports) == 1:
@@ -471,4 +471,4 @@ def test_hostile_names_do_not_run_and_are_shown_as_text(pages: Pages, tmp_path: 
     assert page.locator("img").count() == 0
     assert page.evaluate("document.scripts.length") == 2
     assert "jit_</title><script>pwned</script>" in page.locator("h1").inner_text()
-    assert (shown.said, shown.asked) == ([], [file.as_uri()])
+    assert (shown.said, shown.requested) == ([], [file.as_uri()])

@@ -80,8 +80,8 @@ def test_columns_are_shares_of_the_step() -> None:
 
 
 def test_a_loop_has_the_columns_of_all_its_turns_and_shows_one() -> None:
-    turn = (Interval(10, 13, COMPUTE, "main"), Interval(12, 14, D2H, D2H, 1), Interval(13, 14, WAIT, "main", 1))
-    found = rows(step(Segment(1, 0, 10, (Interval(0, 10, COMPUTE, "main"),)), Segment(10, 10, 14, turn)))
+    iteration = (Interval(10, 13, COMPUTE, "main"), Interval(12, 14, D2H, D2H, 1), Interval(13, 14, WAIT, "main", 1))
+    found = rows(step(Segment(1, 0, 10, (Interval(0, 10, COMPUTE, "main"),)), Segment(10, 10, 14, iteration)))
     columns = len(cells(""))
     before = round(columns * 10 / 50)
     own = columns - before
@@ -202,13 +202,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, asked: bool | None, *, columns: int = 80, term: str = "xterm") -> bool:
+def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: int = 80, term: str = "xterm") -> bool:
     """Whether a report on a terminal has a picture."""
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
     found = inspected("gb200_offload_scan")
-    emit_report(found.report, "text", None, to_text, False, predicted_picture(found), asked)
+    emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
     assert isinstance(sys.stdout, Terminal)
     return has_picture(sys.stdout.getvalue())
 
@@ -229,8 +229,8 @@ def test_a_pipe_and_a_file_get_no_picture_unless_it_is_asked_for(
     found, file = inspected("gb200_offload_scan"), tmp_path / "report.txt"
     arguments = ("inspect", str(SCAN), "--target", "gb200")
     assert has_picture(hloinspect(*arguments, "--timeline").stdout)
-    for asked in (None, True):
-        emit_report(found.report, "text", None, to_text, False, predicted_picture(found), asked)
-        assert has_picture(capsys.readouterr().out) == bool(asked)
-        emit_report(found.report, "text", str(file), to_text, False, predicted_picture(found), asked)
-        assert has_picture(file.read_text(encoding="utf-8")) == bool(asked)
+    for requested in (None, True):
+        emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
+        assert has_picture(capsys.readouterr().out) == bool(requested)
+        emit_report(found.report, "text", str(file), to_text, False, predicted_picture(found), requested)
+        assert has_picture(file.read_text(encoding="utf-8")) == bool(requested)

@@ -173,7 +173,7 @@ def test_a_transfer_says_what_the_report_says_of_it(scan: Inspection, found: Rea
     assert told["verdict"] == transfer.verdict
     assert told["reason"] == transfer.reason
     assert told["source"] == f"{transfer.source.file}:{transfer.source.line}"
-    assert told["turn"] == "1"
+    assert told["iteration"] == "1"
 
 
 def test_arrows_go_from_each_start_over_its_copy_to_its_done_and_along_round_trips(
@@ -194,20 +194,20 @@ def test_arrows_go_from_each_start_over_its_copy_to_its_done_and_along_round_tri
         assert [one.start_ns for one in path] == sorted(one.start_ns for one in path)
         assert len({one.arguments["transfer"] for one in path}) == (1 if len(path) == 3 else 2)
         kinds[tuple(one.track for one in path)] += 1
-    marks, turns = "starts and dones", scan.report.transfers[0].executions
-    assert turns > 2
+    marks, iterations = "starts and dones", scan.report.transfers[0].executions
+    assert iterations > 2
     assert kinds == {
-        (marks, TRACKS[D2H], marks): turns,
-        (marks, TRACKS[H2D], marks): turns,
-        (TRACKS[D2H], TRACKS[H2D]): turns,
+        (marks, TRACKS[D2H], marks): iterations,
+        (marks, TRACKS[H2D], marks): iterations,
+        (TRACKS[D2H], TRACKS[H2D]): iterations,
     }
 
 
 def test_turns_of_loops_are_slices_that_hold_what_happens_in_them(scan: Inspection, found: Read) -> None:
-    turns = [one for one in found.on("step and loops") if " turn " in one.name]
-    assert len(turns) == 2 * scan.report.transfers[0].executions
+    iterations = [one for one in found.on("step and loops") if " turn " in one.name]
+    assert len(iterations) == 2 * scan.report.transfers[0].executions
     for copy in found.on("starts and dones"):
-        assert any(one.start_ns <= copy.start_ns and copy.end_ns <= one.end_ns for one in turns)
+        assert any(one.start_ns <= copy.start_ns and copy.end_ns <= one.end_ns for one in iterations)
 
 
 def test_counters_go_forward_and_the_link_is_at_rest_in_the_end(scan: Inspection, found: Read) -> None:
@@ -244,7 +244,7 @@ def test_a_step_of_many_turns_stays_folded_and_says_how_often(scan: Inspection) 
     assert scan.prediction is not None
     timeline = scan.prediction.timeline
     many = tuple(replace(segment, repeat=segment.repeat * 100_000) for segment in timeline.segments)
-    folds = tuple(replace(fold, turns=fold.turns * 100_000) for fold in timeline.folds)
+    folds = tuple(replace(fold, iterations=fold.iterations * 100_000) for fold in timeline.folds)
     alone = [number for number in range(len(many)) if not any(fold.first <= number < fold.end for fold in folds)]
     whole = tuple(timeline.segments[n] if n in alone else segment for n, segment in enumerate(many))
     prediction = replace(scan.prediction, timeline=replace(timeline, segments=whole, folds=folds))

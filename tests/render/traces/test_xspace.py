@@ -221,7 +221,7 @@ def test_a_step_that_cannot_be_written_out_is_refused() -> None:
     timeline = found.prediction.timeline
     alone = {n for n in range(len(timeline.segments)) if not any(f.first <= n < f.end for f in timeline.folds)}
     many = tuple(s if n in alone else replace(s, repeat=s.repeat * 10**6) for n, s in enumerate(timeline.segments))
-    folds = tuple(replace(fold, turns=fold.turns * 10**6) for fold in timeline.folds)
+    folds = tuple(replace(fold, iterations=fold.iterations * 10**6) for fold in timeline.folds)
     endless = replace(found.prediction, timeline=replace(timeline, segments=many, folds=folds))
     with pytest.raises(UsageError, match="too many for a profile"):
         to_xspace(found.offload, endless)

@@ -89,7 +89,7 @@ function facts(transfer) {
   const partners = transfer.partners.split(" ").map((id) => side.byId.get(Number(id))).filter(Boolean);
   const buttons = partners.flatMap((partner, number) => number ? [", ", pickButton(partner)] : [pickButton(partner)]);
   if (partners.length) add("round trip", transfer.direction === "d2h" ? "brought back by " : "sent by ", ...buttons);
-  else add("other end", transfer.fate);
+  else add("other end", transfer.outcome);
   const ahead = side.byId.get(transfer.queued_behind);
   if (ahead) add("queues behind", pickButton(ahead));
   if (transfer.p && transfer.p.needed_link_gbps) add("would hide with", `a link of ${transfer.p.needed_link_gbps.toFixed(0)} GB/s`);

@@ -14,7 +14,7 @@ _KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
     loop's body counts once), ``arguments`` and ``results`` those of the step that it asks to be in host memory.
     ``unmatched`` are names that a policy in use offloads and no offloaded value has (`hloinspect compile` looks), and
@@ -28,7 +28,7 @@ class Asked:
     dead: tuple[str, ...] | None = None
 
     @property
-    def outers(self) -> dict[str, int]:
+    def entry_values(self) -> dict[str, int]:
         """``arguments`` and ``results`` by kind."""
         return {"argument": self.arguments, "result": self.results}
 
@@ -38,12 +38,12 @@ class Asked:
         return bool(self.to_host or self.arguments or self.results)
 
 
-def asked_of(stablehlo: str) -> Asked:
+def requested_of(stablehlo: str) -> Requested:
     """Counts the placements in the text of a StableHLO module."""
     start = stablehlo.find("func.func public @main")
     line = stablehlo[start : stablehlo.find("\n", start)] if start >= 0 else ""
     arguments, _, results = line.partition(") -> (")
-    return Asked(
+    return Requested(
         to_host=len(_TO_HOST.findall(stablehlo)),
         to_device=len(_TO_DEVICE.findall(stablehlo)),
         arguments=len(_KIND.findall(arguments)),

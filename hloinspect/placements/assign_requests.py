@@ -21,8 +21,8 @@ def assign(ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Seq
     for level in sorted({tie for each in ties for tie in each.values()}, reverse=True):
         matching.raise_to(level)
     found: list[list[int]] = [[] for _ in ties]
-    for transfer, ask in matching.owner.items():
-        found[ask].append(transfer)
+    for transfer, request in matching.owner.items():
+        found[request].append(transfer)
     _hand_out(found, ties, wanted, supply)
     return [sorted(each) for each in found]
 
@@ -35,28 +35,28 @@ class _Matching:
         self._answered: set[int] = set()
         self._ties = ties
         self._order = [
-            sorted(each, key=lambda t, ask=ask: (-ties[ask][t], supply[t] != wanted[ask], t))  # type: ignore[misc]
-            for ask, each in enumerate(ties)
+            sorted(each, key=lambda t, request=request: (-ties[request][t], supply[t] != wanted[request], t))  # type: ignore[misc]
+            for request, each in enumerate(ties)
         ]
 
     def raise_to(self, level: int) -> None:
         """Answer as many asks as ties of at least this strength can."""
-        for ask in range(len(self._ties)):
-            if ask not in self._answered and self._augment(ask, level):
-                self._answered.add(ask)
+        for request in range(len(self._ties)):
+            if request not in self._answered and self._augment(request, level):
+                self._answered.add(request)
 
-    def _fitting(self, ask: int, level: int) -> Iterator[int]:
-        return (transfer for transfer in self._order[ask] if self._ties[ask][transfer] >= level)
+    def _fitting(self, request: int, level: int) -> Iterator[int]:
+        return (transfer for transfer in self._order[request] if self._ties[request][transfer] >= level)
 
-    def _augment(self, ask: int, level: int) -> bool:
+    def _augment(self, request: int, level: int) -> bool:
         """Find a transfer for an ask, moving others if need be. A path is kept as a stack, since a step of many layers
         has long ones."""
-        free = next((transfer for transfer in self._fitting(ask, level) if transfer not in self.owner), None)
+        free = next((transfer for transfer in self._fitting(request, level) if transfer not in self.owner), None)
         if free is not None:
-            self.owner[free] = ask
+            self.owner[free] = request
             return True
         seen: set[int] = set()
-        path = [(ask, self._fitting(ask, level))]
+        path = [(request, self._fitting(request, level))]
         taken: list[int] = []
         while path:
             transfer = next((t for t in path[-1][1] if t not in seen), None)
@@ -84,14 +84,18 @@ def _hand_out(
     left = set(range(len(supply))) - {transfer for each in found for transfer in each}
     served = [sum(supply[transfer] for transfer in each) for each in found]
     by_transfer: dict[int, list[int]] = {}
-    for ask, each in enumerate(ties):
+    for request, each in enumerate(ties):
         for transfer in left.intersection(each):
-            by_transfer.setdefault(transfer, []).append(ask)
-    for transfer, asks in sorted(by_transfer.items()):
+            by_transfer.setdefault(transfer, []).append(request)
+    for transfer, requests in sorted(by_transfer.items()):
         fitting = [
-            ask for ask in asks if ties[ask][transfer] >= STRONG or served[ask] + supply[transfer] <= wanted[ask]
+            request
+            for request in requests
+            if ties[request][transfer] >= STRONG or served[request] + supply[transfer] <= wanted[request]
         ]
         if fitting:
-            ask = max(fitting, key=lambda one: (wanted[one] > served[one], ties[one][transfer], bool(found[one]), -one))
-            found[ask].append(transfer)
-            served[ask] += supply[transfer]
+            request = max(
+                fitting, key=lambda one: (wanted[one] > served[one], ties[one][transfer], bool(found[one]), -one)
+            )
+            found[request].append(transfer)
+            served[request] += supply[transfer]
