@@ -64,6 +64,13 @@ PlacementCause = Literal[
 ]  # fmt: skip
 """Why a requested placement is not there."""
 
+ItemKind = Literal[
+    "annotation_d2h", "annotation_h2d", "mark_d2h", "mark_h2d", "host_buffer", "copy_d2h", "copy_h2d", "slice_d2h",
+    "slice_h2d", "kernel_d2h", "kernel_h2d", "async_d2h", "async_h2d", "async_kernel", "host_copy", "host_compute",
+    "host_mark",
+]  # fmt: skip
+"""What the ledger of compiler passes counts."""
+
 # ---- traces
 
 Basis = Literal["predicted", "measured"]

@@ -17,6 +17,7 @@ from hloinspect.hardware import Target, domain_of, load_target, target_limits, t
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs.classify import COMPILED, DUMP, STEP, Input, classify
+from hloinspect.kinds import MemorySource
 from hloinspect.memory.estimate import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.names import OffloadedName, hlo_dtype, with_alternatives, with_names
 from hloinspect.offload.transfers import Offload, find_offload
@@ -316,7 +317,7 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
     manifest = result.manifest
     device_bytes, about_memory = assigned_on_device(manifest)
     return _Loaded(
-        info=InputInfo(found.text, found.kind, manifest.module_sha256),
+        info=InputInfo(found.text, STEP if found.kind == STEP else COMPILED, manifest.module_sha256),
         module=load_module(result.module_proto),
         program=program_of(manifest),
         target=manifest.target,
@@ -355,7 +356,7 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
     return _Loaded(
-        info=InputInfo(str(chosen.module), found.kind, digest_of(chosen.module)),
+        info=InputInfo(str(chosen.module), DUMP, digest_of(chosen.module)),
         module=load_module(chosen.module),
         target=target_of_device(dumped_device(chosen)),
         device_bytes=memory.device_bytes if memory else None,
@@ -511,7 +512,8 @@ def _memory(loaded: _Loaded, target: Target | None, used: Memory | None) -> Memo
     host_limit = None
     if target is not None and target.link is not None and target.link.host_memory_bytes is not None:
         host_limit = int(target.link.host_memory_bytes.value / target.link.sharers)
-    device, host, source = loaded.device_bytes, loaded.host_bytes, ARTIFACTS
+    source: MemorySource = ARTIFACTS
+    device, host = loaded.device_bytes, loaded.host_bytes
     if device is None:
         device, host, source = None, None, "unknown"
         if used is not None:

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
+from hloinspect.kinds import ChangeKind, MetricUnit
 
 _SEEN_SHARE = 0.001
 """Waits that differ by less than this share of the longer step are the same."""
@@ -26,7 +27,7 @@ class MetricChange:
     metric: str
     before: float | None
     after: float | None
-    unit: str
+    unit: MetricUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class TransferChange:
     """``kind`` is went, came or changed; ``what`` says in how far, a few words each (``lost cover: hidden ->
     exposed``). ``cost_ms`` is what the step waits more for it, None where a side does not tell."""
 
-    kind: str
+    kind: ChangeKind
     before: TransferGroup | None
     after: TransferGroup | None
     what: tuple[str, ...]
@@ -340,7 +341,7 @@ def _link(d2h: float | None, h2d: float | None) -> str:
 
 def _metrics(before: Snapshot, after: Snapshot) -> Sequence[MetricChange]:
     had, has = before, after
-    rows: list[tuple[str, float | None, float | None, str]] = [("step", had.step_ms, has.step_ms, "ms")]
+    rows: list[tuple[str, float | None, float | None, MetricUnit]] = [("step", had.step_ms, has.step_ms, "ms")]
     for name in ("stall", "exposed"):
         old, new = getattr(had, f"{name}_ms"), getattr(has, f"{name}_ms")
         for part in ("total", "d2h", "h2d"):

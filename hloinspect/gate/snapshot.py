@@ -8,14 +8,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from hloinspect.kinds import Basis, Direction, MemorySource, Severity
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import Configuration
 
-PREDICTED, MEASURED = "predicted", "measured"
+PREDICTED: Final = "predicted"
+MEASURED: Final = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class MemorySnapshot:
 
     device_bytes: int | None
     host_bytes: int | None
-    source: str
+    source: MemorySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class TransferGroup:
     run; times are a step's over the whole group and None where they were neither predicted nor measured.
     """
 
-    direction: str
+    direction: Direction
     dtype: str
     shape: tuple[int, ...]
     name: str | None
@@ -100,7 +102,7 @@ class FindingGroup:
 
     code: str
     name: str
-    severity: str
+    severity: Severity
     file: str | None
     function: str | None
     line: int | None
@@ -117,7 +119,7 @@ class Snapshot:
     step: str
     target: str | None
     devices: int
-    kind: str
+    kind: Basis
     made: Made
     step_ms: float | None
     stall_ms: Split | None
@@ -141,7 +143,7 @@ def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
     return report.step.measured if report.trace is not None else report.step.predicted
 
 
-def kind_of(report: Report) -> str:
+def kind_of(report: Report) -> Basis:
     """Whether a report's figures are measured or predicted."""
     return MEASURED if report.trace is not None else PREDICTED
 
@@ -199,7 +201,7 @@ def _sorted(counts: Counter[str]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-_Key = tuple[str, str, tuple[int, ...], str, int, str, str]
+_Key = tuple[Direction, str, tuple[int, ...], str, int, str, str]
 
 
 def _transfers(transfers: Sequence[TransferInfo], base: Path) -> tuple[TransferGroup, ...]:
@@ -268,7 +270,7 @@ def mechanism_of(transfer: TransferInfo) -> str:
 
 def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     transfers = {transfer.id: transfer for transfer in report.transfers}
-    groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
+    groups: dict[tuple[str, Severity, str, str], list[FindingInfo]] = {}
     for finding in report.findings:
         file, function, _ = _place_of(finding.source, base)
         groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)

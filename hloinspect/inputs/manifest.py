@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from hloinspect.errors import InputError
 
@@ -26,7 +26,9 @@ THUNK_METADATA = "thunk_metadata.txt"
 FILES = (MODULE_TEXT, MODULE_PROTO, STABLEHLO, THUNK_SEQUENCE, THUNK_METADATA, MANIFEST)
 
 # What becomes of the values that the step's policies offload: as they say, recomputed, or kept on the device.
-OFFLOAD, REMAT, SAVE = "offload", "remat", "save"
+OFFLOAD: Final = "offload"
+REMAT: Final = "remat"
+SAVE: Final = "save"
 
 # Notes that other parts of the house look for.
 NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.hardware import Target, load_target
 from hloinspect.inputs.manifest import NOTE_POLICY_UNMATCHED, OFFLOAD, REMAT, SAVE, CompileResult
+from hloinspect.kinds import Tensors
 from hloinspect.options import Production
 from hloinspect.report.host_memory import HostMemory, host_memory_of
 from hloinspect.report.schema import Report
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 SCHEMA = "hloinspect.maxtext/1"
-INSTEAD = (REMAT, SAVE)
+INSTEAD: tuple[Tensors, ...] = (REMAT, SAVE)
 """What may become of the offloaded tensors in a comparison: recomputed, or kept on the device."""
 
 _INSTALL = "install it with: pip install 'hloinspect[maxtext]' (Python 3.12 or newer)"
@@ -36,7 +37,7 @@ class Variant:
     ``compile_s`` is the time in the compiler, ``process_s`` that of the whole child, ``peak_rss_bytes`` its memory.
     """
 
-    tensors: str
+    tensors: Tensors
     report: Report
     host: HostMemory
     compile_s: float
@@ -81,6 +82,7 @@ def inspect_maxtext(
     those of a comparison in folders of these names. Raises HloInspectError.
     """
     chosen = target_for_maxtext(target)
+    others = [tensors for word in dict.fromkeys(compare) for tensors in INSTEAD if tensors == word]
     if strange := [word for word in compare if word not in INSTEAD]:
         raise UsageError(f"--compare {strange[0]}: it is remat, save, or both with a comma between them")
     check_installed()
@@ -89,7 +91,7 @@ def inspect_maxtext(
         out = keep or Path(scratch) / "step"
         results: list[CompileResult] = []
         variants: list[Variant] = []
-        for tensors in (OFFLOAD, *dict.fromkeys(compare)):
+        for tensors in (OFFLOAD, *others):
             folder = out if tensors == OFFLOAD else out / tensors
             told = _telling(say, tensors if compare else "")
             how = (devices, topology, xla_flags, production, cache)
@@ -150,7 +152,9 @@ def _compile(
         raise explained(error) from None
 
 
-def _variant(result: CompileResult, tensors: str, target: Target, link: str | None, rules: Choice | None) -> Variant:
+def _variant(
+    result: CompileResult, tensors: Tensors, target: Target, link: str | None, rules: Choice | None
+) -> Variant:
     from hloinspect.analyze.inspect import inspect
 
     report = inspect(str(result.directory), target=target, link=link, rules=rules).report

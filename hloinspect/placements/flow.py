@@ -9,23 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final, Literal, get_args
 
+from hloinspect.kinds import Direction, PlacementBy, RequestedFrom
 from hloinspect.offload.transfer import D2H, H2D
 
 # Kinds of nodes.
-ARGUMENT = "argument"
-CONSTANT = "constant"
-SAME = "same"  # another name or form of its one input
-PART = "part"  # a slice of its input, or a stack that its input is a slice of
-MERGE = "merge"  # one of its inputs: what a loop carries, the result of a branch
-PUT = "put"
-OPERATION = "operation"
+NodeKind = Literal["argument", "constant", "same", "part", "merge", "put", "operation"]
+
+ARGUMENT: Final = "argument"
+CONSTANT: Final = "constant"
+SAME: Final = "same"  # another name or form of its one input
+PART: Final = "part"  # a slice of its input, or a stack that its input is a slice of
+MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of a branch
+PUT: Final = "put"
+OPERATION: Final = "operation"
 
 # Who asks.
-POLICY = "policy"
-DEVICE_PUT = "device_put"
-ANNOTATION = "annotation"
+POLICY: Final = "policy"
+DEVICE_PUT: Final = "device_put"
+ANNOTATION: Final = "annotation"
 
 
 class TooLargeError(Exception):
@@ -59,7 +62,7 @@ class Put:
     loops around it tell)."""
 
     to_host: bool
-    by: str
+    by: PlacementBy
     runs: int
     conditional: bool = False
     counted: bool = True
@@ -70,7 +73,7 @@ class Node:
     """One value. ``on_host`` is None where it follows from the inputs; ``barrier`` says that no pass moves anything
     over it; ``name`` is a ``checkpoint_name``."""
 
-    kind: str
+    kind: NodeKind
     inputs: list[int]
     dtype: str
     shape: tuple[int, ...]
@@ -95,8 +98,8 @@ class Request:
     and ``computed`` whether something is computed in host memory on the way.
     """
 
-    direction: str
-    by: str
+    direction: Direction
+    by: PlacementBy
     name: str
     dtype: str
     shape: tuple[int, ...]
@@ -120,7 +123,7 @@ class EntryValue:
     """An argument or a result of the step that is asked for in host memory. ``number`` is its place among those of the
     compiled step, -1 of an argument that the step does not use."""
 
-    kind: str  # "argument" | "result"
+    kind: Literal["argument", "result"]
     number: int
     name: str
     dtype: str
@@ -136,7 +139,7 @@ class Placements:
     ``gap`` says what was not looked at, "" where nothing is missing.
     """
 
-    source: str  # "jaxpr" | "stablehlo" | "hlo"
+    source: RequestedFrom
     requests: tuple[Request, ...]
     entry_values: tuple[EntryValue, ...]
     names: Mapping[str, Place | None] = field(default_factory=dict)
@@ -343,6 +346,12 @@ def _brief(record: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in record.items() if value or (value == 0 and value is not False)}
 
 
+_DIRECTIONS: Mapping[str, Direction] = {word: word for word in get_args(Direction)}
+_BY: Mapping[str, PlacementBy] = {word: word for word in get_args(PlacementBy)}
+_SOURCES: Mapping[str, RequestedFrom] = {word: word for word in get_args(RequestedFrom)}
+_ENTRY_KINDS: Mapping[str, Literal["argument", "result"]] = {"argument": "argument", "result": "result"}
+
+
 def placements_from_json(data: Mapping[str, Any]) -> Placements:
     """What ``wishes_to_json`` wrote. Raises KeyError, TypeError or ValueError where it is none."""
     requests = tuple(_request(record) for record in data["requests"])
@@ -350,11 +359,15 @@ def placements_from_json(data: Mapping[str, Any]) -> Placements:
         if request.of is not None and not 0 <= request.of < len(requests):
             raise ValueError(f"an ask for a value of ask {request.of}, of {len(requests)}")
     return Placements(
-        source=str(data["source"]),
+        source=_SOURCES[data["source"]],
         requests=requests,
         entry_values=tuple(
             EntryValue(
-                str(o["kind"]), int(o.get("number", 0)), str(o.get("name", "")), str(o.get("dtype", "")), _shape(o)
+                _ENTRY_KINDS[o["kind"]],
+                int(o.get("number", 0)),
+                str(o.get("name", "")),
+                str(o.get("dtype", "")),
+                _shape(o),
             )
             for o in data["entry_values"]
         ),
@@ -365,11 +378,9 @@ def placements_from_json(data: Mapping[str, Any]) -> Placements:
 
 
 def _request(data: Mapping[str, Any]) -> Request:
-    if data["direction"] not in (D2H, H2D):
-        raise ValueError(f"{data['direction']!r} is no direction")
     return Request(
-        direction=str(data["direction"]),
-        by=str(data["by"]),
+        direction=_DIRECTIONS[data["direction"]],
+        by=_BY[data["by"]],
         name=str(data.get("name", "")),
         dtype=str(data.get("dtype", "")),
         shape=_shape(data),

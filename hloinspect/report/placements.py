@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hloinspect.compile.versions import BUT_NOT, SCAN_NOT_WITH
 from hloinspect.errors import HloInspectError, HloParseError, InputError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
 """With this flag XLA's rematerialization sends values to the host by itself."""
 
-_BY_FLAG = "flag"
+_BY_FLAG: Final = "flag"
 _MOST_TEXT_BYTES = 1 << 30
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hloinspect.errors import UsageError
+from hloinspect.kinds import Severity
 from hloinspect.rules.rule import SEVERITIES, Rule
 
 ALL = "ALL"
@@ -21,7 +22,7 @@ class Choice:
 
     select: tuple[str, ...] = (ALL,)
     ignore: tuple[str, ...] = ()
-    severity: Mapping[str, str] = field(default_factory=dict)
+    severity: Mapping[str, Severity] = field(default_factory=dict)
     only: frozenset[str] | None = None
 
     @property
@@ -46,7 +47,7 @@ class Choice:
         """Return the same choice among the rules of these codes alone."""
         return replace(self, only=codes if self.only is None else self.only & codes)
 
-    def severity_of(self, rule: Rule) -> str | None:
+    def severity_of(self, rule: Rule) -> Severity | None:
         """The severity that was asked for, or None."""
         fitting = [prefix for prefix in self.severity if _fits(prefix, rule.code)]
         return self.severity[max(fitting, key=_length)] if fitting else None
@@ -85,8 +86,9 @@ def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def checked_severity(value: object, where: str) -> str:
+def checked_severity(value: object, where: str) -> Severity:
     """One of the severities. Raises UsageError."""
-    if value not in SEVERITIES:
-        raise UsageError(f"{where}: {value!r} is no severity; expected {', '.join(SEVERITIES)}")
-    return str(value)
+    for severity in SEVERITIES:
+        if value == severity:
+            return severity
+    raise UsageError(f"{where}: {value!r} is no severity; expected {', '.join(SEVERITIES)}")
