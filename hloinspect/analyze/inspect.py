@@ -24,7 +24,7 @@ from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.placements.requested import Requested, requested_of
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
-from hloinspect.report.build import build_report, peak_info
+from hloinspect.report.build import build_report
 from hloinspect.report.placements import RequestedOf, audited
 from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, RuleLeftOut, Unknown
 
@@ -524,6 +524,6 @@ def _memory(loaded: _Loaded, target: Target | None, used: Memory | None) -> Memo
         device_limit_bytes=int(target.hbm_bytes.value) if target else None,
         host_limit_bytes=host_limit,
         source=source,
-        peak=peak_info(used.peak) if used is not None and used.peak is not None else None,
+        peak=used.peak if used is not None else None,
         backward=used.backward if used is not None else None,
     )

@@ -16,9 +16,10 @@ from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.kinds import LiveValueKind
 from hloinspect.memory.assign import SpaceUse, assign, spaces_of
 from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
+from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.source import Source, source_of
+from hloinspect.offload.source import source_of
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
 
@@ -35,56 +36,6 @@ _MS = 1e9  # picoseconds
 
 Clock = Callable[[int], float | None]
 """Milliseconds of the step at a time of the flat schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveValue:
-    """A buffer at the peak: what made it, its array, and whether it is an argument, a result or a temporary."""
-
-    name: str
-    computation: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    kind: LiveValueKind
-    source: Source | None
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The moment at which device memory is fullest: the instruction that runs, the bytes then, and the largest values.
-
-    ``bytes`` are arguments, results and the temporaries of that moment, without gaps between them; ``others`` says how
-    many values are not in ``values`` and ``other_bytes`` what they take.
-    """
-
-    instruction: str
-    computation: str
-    bytes: int
-    values: tuple[LiveValue, ...]
-    others: int
-    other_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What one copy to the host frees, and when: its source's buffer lives from ``made`` to ``freed`` (instructions).
-
-    ``late``: the copy comes back later in the step, and starts only when the backward pass has begun: then nothing is
-    saved while the forward pass fills the memory. ``before_backward``: whether the buffer is free before the backward
-    pass begins (None where the tensor does not come back in the step). ``held_ms`` is how long the buffer is held each
-    time, and ``held_bytes_ms`` that times its bytes and the runs of a step; both are None without a timeline.
-    """
-
-    transfer: int
-    bytes: int
-    made: str
-    freed: str
-    freed_computation: str
-    late: bool
-    before_backward: bool | None
-    held_ms: float | None
-    held_bytes_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +56,7 @@ class Memory:
     @property
     def late(self) -> tuple[int, ...]:
         """Ids of the transfers that start late."""
-        return tuple(release.transfer for release in self.releases.values() if release.late)
+        return tuple(transfer for transfer, release in self.releases.items() if release.late)
 
 
 def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | None:
@@ -171,6 +122,7 @@ def _lives_at(buffer: Buffer, time: int) -> bool:
 
 
 def _live_value(buffer: Buffer) -> LiveValue:
+    source = source_of(buffer.origin.instruction.metadata)
     maker, shape = buffer.origin.instruction, buffer.origin.shape
     kind: LiveValueKind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
     named = maker.metadata.op_name if kind == "argument" else ""
@@ -182,7 +134,7 @@ def _live_value(buffer: Buffer) -> LiveValue:
         shape=shape.dims,
         bytes=buffer.bytes,
         kind=kind,
-        source=source_of(maker.metadata),
+        source=source.info if source else None,
     )
 
 
@@ -243,12 +195,11 @@ def _release(
     leaf = _sent(live, instruction, transfer)
     if leaf is None:  # a kernel that computes what it sends: there is nothing on the device to be freed
         before = None if backward is None or not returns else not late
-        return Release(transfer.id, 0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
+        return Release(0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
     last = live.instruction_at(leaf.last)
     size = leaf.buffer.bytes
     held = _held_ms(clock, leaf.first, leaf.last) if clock is not None else None
     return Release(
-        transfer=transfer.id,
         bytes=size,
         made=live.instruction_at(leaf.first).name,
         freed=last.name,

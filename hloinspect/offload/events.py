@@ -7,13 +7,13 @@ what an offload policy asks for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape
 from hloinspect.kinds import HostEventKind
 from hloinspect.offload.program import Program
+from hloinspect.offload.records import HostEvent
 
 HOST_COMPUTE: Final = "host_compute"
 CALLBACK: Final = "callback"
@@ -31,26 +31,6 @@ _CALLBACK_ENDINGS = ("python_gpu_callback", "python_callback", "python_cpu_callb
 _ANNOTATIONS = frozenset(
     {"annotate_device_placement", "MoveToHost", "MoveToDevice", "PinToDevice", "PinToDeviceSram", "PinToHost"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HostEvent:
-    """One instruction that works with the host. Bytes are those of one execution that go to the host and come from
-    it, as far as shapes tell; ``detail`` is the call's target or the handler's name.
-
-    ``kind`` is host_compute, callback, send, recv, infeed, outfeed, annotation (a placement that no compiler pass has
-    carried
-    out: the module is not optimized), or many_results (an async start of several results with host memory somewhere,
-    which no compiler was seen to make).
-    """
-
-    kind: HostEventKind
-    instruction: str
-    computation: str
-    executions: int
-    to_host_bytes: int
-    from_host_bytes: int
-    detail: str
 
 
 def host_events(program: Program) -> Iterator[HostEvent]:

@@ -148,7 +148,7 @@ def _source(evidence: Evidence, computation: str | None, instruction: str | None
 
     found = evidence.module.computations[computation].find(instruction)
     source = source_of(found.metadata) if found is not None else None
-    return SourceInfo(source.file, source.line, source.function or None) if source else None
+    return source.info if source else None
 
 
 def source_line(source: SourceInfo) -> str | None:

@@ -153,11 +153,11 @@ def blocking(number: int, direction: str, size: int, work_ps: int | None = None)
 
 
 def host_copy(size: int) -> BlockingHostCopy:
-    return BlockingHostCopy(HostCopy("copy", "e", size, 1, "dma"))
+    return BlockingHostCopy(HostCopy("copy", "e", "dma", size, 1))
 
 
 def start_host_copy(name: str, size: int) -> StartHostCopy:
-    return StartHostCopy(("e", name), HostCopy(name, "e", size, 1, "dma"))
+    return StartHostCopy(("e", name), HostCopy(name, "e", "dma", size, 1))
 
 
 def collective_of_ps(ps: int) -> Collective:
