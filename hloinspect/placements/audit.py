@@ -43,7 +43,7 @@ DEAD: Final = "dead"
 IS_CONSTANT: Final = "constant"
 LOWERING: Final = "lowering"
 MEMORY_KIND: Final = "memory kind"
-NOT_BORNE: Final = "not borne"
+NO_SUCH_NAME: Final = "no such name"
 NOT_NEEDED: Final = "not needed"
 NO_TRANSFER: Final = "no transfer"
 
@@ -404,8 +404,8 @@ class _Join:
             near = "" if borne else _nearest(policy.name, self._placements.names)
             place = self._placements.names.get(policy.name) if borne else policy.place
             yield Entry(
-                NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, NOT_NEEDED if borne else NOT_BORNE, near, (),
-                place,
+                NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED,
+                NOT_NEEDED if borne else NO_SUCH_NAME, near, (), place,
             )  # fmt: skip
 
     def _unexplained_host(self) -> Iterator[str]:

@@ -59,7 +59,7 @@ def _speed(point: Point, time_ms: float) -> float:
     return (point.samples or 1.0) / max(time_ms, 1e-9)
 
 
-def not_told_apart(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
+def tied_with_best(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
     """Numbers of the good points that may be as fast as the chosen one."""
     if chosen is None:
         return ()

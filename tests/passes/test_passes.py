@@ -74,7 +74,7 @@ def test_every_pass_that_changes_something_is_named_in_order_with_what_it_did(go
 
 def test_counts_and_bytes_stand_on_both_sides_of_a_pass(good: Path) -> None:
     change = answer(good)["changes"][2]
-    assert (change["number"], change["pipeline"], change["pass"]) == (5, "post", "asyncifier")
+    assert (change["number"], change["pipeline"], change["pass_name"]) == (5, "post", "asyncifier")
     one, none = {"count": 1, "bytes": 4096}, {"count": 0, "bytes": 0}
     assert change["counts"] == {
         "copy_d2h": {"before": one, "after": none},
@@ -166,7 +166,7 @@ def test_texts_from_inside_a_pass_are_read_only_when_asked_for(tmp_path: Path) -
     assert answer(folder)["changes"] == []
     assert answer(folder)["inside"] == 1
     steps = answer(folder, "--steps")["changes"]
-    assert [change["pass"] for change in steps] == ["adding_copies", "copy-insertion"]
+    assert [change["pass_name"] for change in steps] == ["adding_copies", "copy-insertion"]
 
 
 def test_a_directory_needs_neither_jax_nor_numpy_nor_protobuf(good: Path) -> None:
@@ -267,8 +267,8 @@ def test_a_pass_that_changes_nothing_says_so_and_its_number_shows_it_all_the_sam
     assert run(good, "--pass", "dce").stdout == "dce: no text of it changes anything that has to do with the host\n"
     assert answer(good, "--pass", "2")["differences"] == [
         {
-            "before": {"number": 1, "pipeline": "pre", "pass": "convert-placements", "file": file_of(1)},
-            "after": {"number": 2, "pipeline": "pre", "pass": "dce", "file": file_of(2)},
+            "before": {"number": 1, "pipeline": "pre", "pass_name": "convert-placements", "file": file_of(1)},
+            "after": {"number": 2, "pipeline": "pre", "pass_name": "dce", "file": file_of(2)},
             "parts": [],
             "left_out": 0,
         }
@@ -288,7 +288,7 @@ def test_a_pass_that_is_not_there_gets_the_nearest_name(good: Path) -> None:
 
 def test_a_transfer_is_followed_back_to_its_annotation(good: Path) -> None:
     trail = answer(good, "--follow", "copy-start.7")["trail"]
-    assert [(hop["pass"], hop["item"]["kind"], hop["item"]["name"]) for hop in trail["hops"]] == [
+    assert [(hop["pass_name"], hop["item"]["kind"], hop["item"]["name"]) for hop in trail["hops"]] == [
         ("rename", "async_d2h", "copy-start.7"),
         ("asyncifier", "async_d2h", "copy-start"),
         ("host-offloader", "copy_d2h", "copy.1"),

@@ -20,7 +20,7 @@ from hloinspect.plan.front import (
     best,
     front,
     largest,
-    not_told_apart,
+    tied_with_best,
     told_apart,
     why_best,
     with_recomputation,
@@ -302,7 +302,7 @@ def test_points_are_told_apart_scenario_by_scenario_and_not_by_the_ends_of_their
     mixed = replace(fast, step=replace(fast.step, cases_ms={**fast.step.cases_ms, "slow": 13.0}))
     assert not told_apart(slow, mixed)
     assert not told_apart(slow, point(3, 10 * (1 - TELLING / 2), 50))
-    assert not_told_apart([slow, fast, replace(mixed, number=3)], slow) == (3,)
+    assert tied_with_best([slow, fast, replace(mixed, number=3)], slow) == (3,)
 
 
 def test_recomputation_is_against_the_point_that_computes_the_least_with_the_same_batch():
