@@ -8,13 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hloinspect.inputs.manifest import Configuration
 from hloinspect.kinds import Basis, Direction, MemorySource, Severity
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
-
-if TYPE_CHECKING:
-    from hloinspect.inputs.manifest import Configuration
 
 PREDICTED: Final = "predicted"
 MEASURED: Final = "measured"
