@@ -87,15 +87,34 @@ class Item:
     what it wraps; ``values`` the arrays that its data came from, the nearest first; ``place`` is ``file:line``."""
 
     kind: ItemKind
+    """What it is (``kinds``)."""
+
     name: str
+    """Name of the instruction."""
+
     computation: str
+    """Its computation."""
+
     bytes: int
+    """Bytes of one execution."""
+
     tensor: str
+    """Its array."""
+
     mechanism: Mechanism | Literal[""]
+    """What moves the bytes; empty for what moves none."""
+
     op_name: str
+    """JAX's name of the operation."""
+
     place: str
+    """The user's line, as ``file:line``."""
+
     names: tuple[str, ...]
+    """Its own name, its wait's and those of what it wraps."""
+
     values: tuple[str, ...]
+    """The arrays that its data came from, the nearest first."""
 
     @property
     def direction(self) -> Direction | Literal[""]:

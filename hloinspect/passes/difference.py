@@ -33,7 +33,10 @@ class Line:
     """``sign`` is "-" (only before), "+" (only after) or " " (both)."""
 
     sign: Literal["-", "+", " "]
+    """``-`` for a line of the text before, ``+`` for one of the text after, a space for one of both."""
+
     text: str
+    """The instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,10 @@ class Part:
     """The difference in one computation."""
 
     computation: str
+    """Name of the computation."""
+
     lines: tuple[Line, ...]
+    """Its lines that differ, each with a line around it that does not."""
 
 
 @dataclass(frozen=True, slots=True)

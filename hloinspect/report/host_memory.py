@@ -14,8 +14,13 @@ class HostMemory:
     None where that is not known."""
 
     devices: int
+    """Number of devices that share a host."""
+
     bytes: int | None
+    """Bytes that they take together; null where that is not known."""
+
     limit_bytes: int | None
+    """Memory of the host; null where that is not known."""
 
 
 def host_memory_of(report: Report, target: Target) -> HostMemory:

@@ -16,6 +16,7 @@ from hloinspect.analyze.inspect import inspect
 from hloinspect.compile.launch import compile_request
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult
+from tests.support.json_schemas import faults
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,6 +60,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, hloinspect: Run) -> dict[str
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in home.iterdir()) == ["kept"]  # MaxText would make maxtext_output
     answer: dict[str, Any] = json.loads(done.stdout)
+    assert faults(answer, "maxtext") == []
     return {**answer, "kept": home / "kept"}
 
 
@@ -106,6 +108,7 @@ def test_a_plan_over_a_key_has_the_step_as_it_was_and_compiles_the_other(
     )
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
+    assert faults(plan, "plan") == []
     assert (plan["schema"], plan["axes"]) == ("hloinspect.plan/1", {"query_proj": ["offload", "remat"]})
     offload, remat = plan["points"]
     assert [offload["from_cache"], remat["from_cache"], plan["compiled"]] == [True, False, 1]

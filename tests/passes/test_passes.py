@@ -21,6 +21,7 @@ from hloinspect.passes.census import census_of, signature
 from hloinspect.passes.dump import find_passes
 from hloinspect.passes.follow import follow
 from hloinspect.passes.ledger import Ledger, ledger_of, words
+from tests.support.json_schemas import faults
 from tests.support.passes_samples import DROPPED, GOOD, KEY, annotated, copied, marked, module, started, without, write
 from tests.support.places import ROOT
 
@@ -33,6 +34,7 @@ def answer(*arguments: str | Path) -> dict[str, Any]:
     result = run(*arguments, "--format", "json")
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
+    assert faults(found, "passes") == []
     return found
 
 

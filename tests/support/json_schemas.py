@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 
 from hloinspect.gate.snapshot import Snapshot
 from hloinspect.maxtext.summary import MaxTextAnswer
@@ -177,7 +177,7 @@ def _simple(declared: Any) -> Json:
 
 
 def _with_rules(schema: Json, rules: tuple[Any, ...]) -> Json:
-    """Return a schema with what the rules of an ``Annotated`` type say: bounds, a pattern, keys that a map must have."""
+    """Return a schema with the rules of an ``Annotated`` type: bounds, a pattern, keys that a map must have."""
     for rule in rules:
         if hasattr(rule, "least") and hasattr(rule, "most"):
             schema = {**schema, "minimum": rule.least, "maximum": rule.most}
@@ -198,12 +198,26 @@ def plain(text: str) -> str:
 
 def faults(answer: Any, name: str) -> list[str]:
     """Return what of parsed JSON is not as the types of this document say, each with its place."""
-    return [f"{error.json_path}: {error.message[:300]}" for error in _validator(name, True).iter_errors(answer)]
+    return _texts(_validator(name, True), answer)
 
 
 def faults_for_users(answer: Any, name: str) -> list[str]:
     """Return what the committed schema of this document refuses of parsed JSON."""
-    return [f"{error.json_path}: {error.message[:300]}" for error in _validator(name, False).iter_errors(answer)]
+    return _texts(_validator(name, False), answer)
+
+
+def _texts(validator: Draft202012Validator, answer: Any) -> list[str]:
+    found = [leaf for error in validator.iter_errors(answer) for leaf in _leaves(error)]
+    return [f"{leaf.json_path}: {leaf.message[:300]}" for leaf in found]
+
+
+def _leaves(error: ValidationError) -> Iterator[ValidationError]:
+    """Yield what is wrong with a value that may also be null: what is wrong with it as it is not null."""
+    others = [each for each in error.context or () if each.validator_value != "null"]
+    if not others:
+        yield error
+    for each in others:
+        yield from _leaves(each)
 
 
 @cache
