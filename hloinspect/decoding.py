@@ -237,7 +237,8 @@ class _Reader:
             found = self._keys(value, kind, path) if _is_record(kind) else _other_key(value, kind, path)
             if found is not None:
                 return found
-        for rule in (*rules, *([_ANY_WHOLE] if kind is int else ())):
+        more: tuple[Rule, ...] = (_ANY_WHOLE,) if kind is int else ()
+        for rule in (*rules, *more):
             if found := rule.fault(value):
                 return found.below(path) if path else found
         parts = _parts(value, kind, path)
@@ -326,7 +327,7 @@ def _stripped(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     """Return a type without what is said about it, and the rules that were said."""
     rules: tuple[Rule, ...] = ()
     while get_origin(hint) is Annotated:
-        rules = (*rules, *hint.__metadata__)
+        rules = (*rules, *(mark for mark in hint.__metadata__ if hasattr(mark, "fault")))
         hint = get_args(hint)[0]
     return hint, rules
 
