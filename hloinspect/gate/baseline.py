@@ -15,6 +15,7 @@ from pathlib import Path
 from hloinspect.decoding import Fault, decode, newer_version, parse_json, shown
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.snapshot import Snapshot
+from hloinspect.kinds import Verdict
 
 SCHEMA = "hloinspect.baseline/1"
 _MAX_BYTES = 64 << 20
@@ -84,12 +85,29 @@ def load_baseline(path: Path) -> Baseline:
     newer = _newer(data)
     try:
         entries = decode(data, _Content, newer=newer).entries
+        for number, entry in enumerate(entries):
+            _check_counts(entry, f"entries[{number}]")
     except Fault as fault:
         how = f"; if an older version wrote it, delete it and {_HOW.format(path=path)}" if fault.key else ""
         raise InputError(f"{path} is not a whole {SCHEMA}: {fault}{'' if newer else how}") from None
     if twice := _twice(entries):
         raise InputError(f"{path} has two entries for {twice.step} on {_where(twice)}: delete one of them")
     return Baseline(path).updated(entries)
+
+
+def _check_counts(entry: Snapshot, path: str) -> None:
+    """Raise Fault where what is counted by words does not add up: then a count was lost, or a word."""
+    for number, group in enumerate(entry.transfers):
+        for name, total in (("mechanisms", sum(group.mechanisms.values())), ("verdicts", sum(group.verdicts.values()))):
+            if total != group.count:
+                where = f"{path}.transfers[{number}].{name}"
+                raise Fault(where, f": expected counts that add up to count, {group.count}, found {total}")
+    totals = Counter[Verdict]()
+    for group in entry.transfers:
+        totals.update(group.verdicts)
+    if totals != Counter(entry.verdicts):
+        found = ", ".join(f"{count} {word}" for word, count in sorted(totals.items())) or "none"
+        raise Fault(f"{path}.verdicts", f": expected what the transfers add up to, {found}")
 
 
 def _newer(data: object) -> str:

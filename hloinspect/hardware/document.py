@@ -6,9 +6,9 @@ A built-in target is held to these types by the tests, a user's file when it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final, NotRequired, TypedDict
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
-from hloinspect.decoding import Complete, Fault, Line, Pattern, Positive, shown
+from hloinspect.decoding import Complete, Fault, Line, Positive, shown
 from hloinspect.kinds import Platform
 
 LEAST_RATE: Final = 1e6
@@ -85,8 +85,13 @@ TimeUs = Annotated[float | FigureTable, Between(_LEAST_US, _MOST_US)]
 Share = Annotated[float | FigureTable, Between(_LEAST_SHARE, 1.0)]
 Roughly = Annotated[float | RangeTable, Between(_LEAST_SHARE, 1.0)]
 
-Dtype = Annotated[str, Pattern(r"bf16|f16|f32|f64|[su](4|8|16|32)|f8e\w+|f4e\w+", "an XLA dtype such as bf16 or s8")]
-"""XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype that is read from HLO finds its peak."""
+Dtype = Literal[
+    "bf16", "f16", "f32", "f64",
+    "s4", "s8", "s16", "s32", "u4", "u8", "u16", "u32",
+    "f4e2m1fn", "f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0fnu"
+]  # fmt: skip
+"""Types of matrix products in XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype that is read from HLO
+finds its peak."""
 
 
 @dataclass(frozen=True, slots=True)

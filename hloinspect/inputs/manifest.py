@@ -94,7 +94,7 @@ class MaxTextSettings(TypedDict, total=False):
     scan_layers: Option | None
     attention: Option | None
     per_device_batch_size: NonNegative | None
-    max_target_length: NonNegative | None
+    max_target_length: Count | None
     tensors_on_device: tuple[str, ...]
 
 
