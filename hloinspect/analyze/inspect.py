@@ -6,11 +6,11 @@ What only some inputs need is imported where it is used: looking at one small mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hloinspect.errors import CompileError, HloParseError, InputError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, target_of_device, with_link
@@ -296,13 +296,6 @@ def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for note in found for name in note.removeprefix(f"{NOTE_POLICY_UNMATCHED}: ").split(", "))
 
 
-def _dead(requested: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the names of policies that offload nothing, from what a manifest says was asked; None where it does not
-    say so."""
-    found = requested.get("dead_policies")
-    return tuple(map(str, found)) if isinstance(found, list) else None
-
-
 def digest_of(path: Path) -> str | None:
     """The SHA-256 of a file; None for what is none."""
     if not path.is_file():  # a pipe can be read once
@@ -312,9 +305,13 @@ def digest_of(path: Path) -> str | None:
 
 
 def _compiled(found: Input, result: CompileResult) -> _Loaded:
+    from hloinspect.inputs.manifest import MANIFEST
+    from hloinspect.placements.flow import requested_in
     from hloinspect.report.program import assigned_bytes, assigned_on_device, limits_of, program_of, unknown_of
 
     manifest = result.manifest
+    requested = requested_in(manifest, result.directory / MANIFEST)
+    dead = requested.dead_policies if requested else None
     device_bytes, about_memory = assigned_on_device(manifest)
     return _Loaded(
         info=InputInfo(found.text, STEP if found.kind == STEP else COMPILED, manifest.module_sha256),
@@ -330,8 +327,8 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         limits=(*limits_of(manifest), *about_memory),
         unknown=unknown_of(manifest),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
-        requested=_requested(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.requested)),
-        requested_of=RequestedOf(manifest=manifest.requested, stablehlo=result.stablehlo, flags=manifest.xla_flags),
+        requested=_requested(result.stablehlo, _unmatched(manifest.notes), dead),
+        requested_of=RequestedOf(manifest=requested, stablehlo=result.stablehlo, flags=manifest.xla_flags),
         platform=manifest.platform,
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
-from hloinspect.kinds import UNKNOWN, Amount, Basis, BudgetStatus, BudgetUnit
+from hloinspect.kinds import UNKNOWN, Amount, Basis, BudgetStatus, BudgetUnit, Direction, Verdict
 from hloinspect.report.schema import Report, RuleNotRun
 
 if TYPE_CHECKING:
@@ -161,13 +161,13 @@ def amount_of(snapshot: Snapshot, metric: str) -> float | None:
         size = snapshot.memory.device_bytes if part == "device" else snapshot.memory.host_bytes
         return None if size is None else float(size)
     if family == "bytes":
-        return float(snapshot.bytes_per_step[part] if part else sum(snapshot.bytes_per_step.values()))
+        return float(snapshot.bytes_per_step[cast(Direction, part)] if part else sum(snapshot.bytes_per_step.values()))
     if family == FINDINGS:
         chosen = [f for f in snapshot.findings if counts(metric, f.code, f.severity)]
         return float(sum(finding.count for finding in chosen))
     if part in ("d2h", "h2d"):
         return float(sum(group.count for group in snapshot.transfers if group.direction == part))
-    return float(snapshot.verdicts.get(part, 0) if part else sum(snapshot.verdicts.values()))
+    return float(snapshot.verdicts.get(cast(Verdict, part), 0) if part else sum(snapshot.verdicts.values()))
 
 
 def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str:

@@ -1,6 +1,9 @@
-"""What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
-that decides anything, no path outside of the project. (Of an input outside of it ``origin`` has its folder's name and a
-digest of its path, and no comparison looks at it.)"""
+"""What a baseline keeps of a report, and what two answers are compared by.
+
+It has no name of an instruction and no path outside of the project, and no line number decides anything. Of an input
+outside of the project ``origin`` has its folder's name and a digest of its path, and no comparison looks at it. The
+types are those that a baseline is checked against when it is read.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,38 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Final
+from typing import Annotated, Final, Literal, TypeVar, cast
 
+from hloinspect.decoding import Complete, Count, NonNegative, Pattern, Positive
 from hloinspect.inputs.manifest import Configuration
-from hloinspect.kinds import Basis, Direction, MemorySource, Severity
+from hloinspect.kinds import Basis, Direction, MemorySource, Severity, Verdict
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
 PREDICTED: Final = "predicted"
 MEASURED: Final = "measured"
+DIRECTIONS: Final[tuple[Direction, ...]] = ("d2h", "h2d")
+
+Moved = Literal["dma", "kernel", "unknown", "synchronous dma", "synchronous kernel", "synchronous unknown"]
+"""What moves the bytes of a transfer, and whether it has no pair to hide in."""
+
+BytesByDirection = Annotated[dict[Direction, Count], Complete(DIRECTIONS)]
+
+RuleCode = Annotated[str, Pattern(r"HLO\d{3}", "the code of a rule, such as HLO110")]
+
+_Word = TypeVar("_Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Milliseconds a step by direction. Exposed time's total is a union, so it can be less than the sum."""
 
-    d2h: float
+    d2h: NonNegative
     """Of transfers to the host."""
 
-    h2d: float
+    h2d: NonNegative
     """Of transfers from the host."""
 
-    total: float
+    total: NonNegative
     """Of both; of exposed time the union, so it may be less than their sum."""
 
 
@@ -52,10 +66,10 @@ class Made:
     topology: str | None
     """Topology that it was compiled for."""
 
-    d2h_gbps: float | None
+    d2h_gbps: NonNegative | None
     """Rate of the host link to the host."""
 
-    h2d_gbps: float | None
+    h2d_gbps: NonNegative | None
     """Rate of the host link from the host."""
 
     module: str
@@ -75,10 +89,10 @@ class Made:
 class MemorySnapshot:
     """Bytes on a device and in its host memory; ``source`` as in the report."""
 
-    device_bytes: int | None
+    device_bytes: Count | None
     """Device memory of arguments, results and temporaries."""
 
-    host_bytes: int | None
+    host_bytes: Count | None
     """Pinned host memory of the same."""
 
     source: MemorySource
@@ -100,13 +114,13 @@ class TransferGroup:
     dtype: str
     """Element type of the tensor."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     """Its dimensions, without leading ones."""
 
     name: str | None
     """Its checkpoint name or argument, where known."""
 
-    loop_depth: int
+    loop_depth: Count
     """Number of loops around the transfers."""
 
     file: str | None
@@ -115,34 +129,34 @@ class TransferGroup:
     function: str | None
     """The function that makes the value."""
 
-    line: int | None
+    line: Count | None
     """The line of the slowest transfer, for reading: it is never compared."""
 
-    count: int
+    count: Count
     """Number of transfers (instructions)."""
 
-    runs: int
+    runs: Count
     """Their executions in a step."""
 
-    bytes: int
+    bytes: Count
     """Bytes of one execution; the most where they differ."""
 
-    bytes_per_step: int
+    bytes_per_step: Count
     """Bytes of all executions in a step."""
 
-    mechanisms: dict[str, int]
+    mechanisms: dict[Moved, Count]
     """Number of transfers by mechanism."""
 
-    verdicts: dict[str, int]
+    verdicts: dict[Verdict, Count]
     """Number of transfers by verdict."""
 
-    duration_ms: float | None
+    duration_ms: NonNegative | None
     """Duration of all executions in a step; null without a prediction and a trace."""
 
-    cover_ms: float | None
+    cover_ms: NonNegative | None
     """Part of it in which compute or a collective runs."""
 
-    wait_ms: float | None
+    wait_ms: NonNegative | None
     """Time for which the device waits for them in a step."""
 
 
@@ -163,7 +177,7 @@ class Subject:
     function: str | None
     """The function that moves it."""
 
-    line: int | None
+    line: Count | None
     """The line that moves it, for reading: it is never compared."""
 
 
@@ -171,7 +185,7 @@ class Subject:
 class FindingGroup:
     """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
 
-    code: str
+    code: RuleCode
     """Code of the rule."""
 
     name: str
@@ -186,10 +200,10 @@ class FindingGroup:
     function: str | None
     """The function that they are in."""
 
-    line: int | None
+    line: Count | None
     """A line of the function, for reading: it is never compared."""
 
-    count: int
+    count: Count
     """Number of findings."""
 
     subjects: tuple[Subject, ...] | None = None
@@ -199,8 +213,8 @@ class FindingGroup:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` is another for another input of the same
-    name (gate/origin.py), and None in what an older version wrote."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` differs for another input of the same name
+    (gate/origin.py), and None in what an older version wrote."""
 
     step: str
     """What the baseline calls the step (docs/ci.md#names)."""
@@ -208,7 +222,7 @@ class Snapshot:
     target: str | None
     """The hardware that it is judged for."""
 
-    devices: int
+    devices: Positive
     """Number of devices."""
 
     kind: Basis
@@ -217,7 +231,7 @@ class Snapshot:
     made: Made
     """How the program was made and what it was judged with."""
 
-    step_ms: float | None
+    step_ms: NonNegative | None
     """Time of the step."""
 
     stall_ms: Split | None
@@ -226,10 +240,10 @@ class Snapshot:
     exposed_ms: Split | None
     """Time in which transfers run and neither compute nor a collective does."""
 
-    bytes_per_step: dict[str, int]
+    bytes_per_step: BytesByDirection
     """Bytes that move in a step, by direction."""
 
-    verdicts: dict[str, int]
+    verdicts: dict[Verdict, Count]
     """Number of transfers by verdict."""
 
     memory: MemorySnapshot
@@ -241,7 +255,7 @@ class Snapshot:
     findings: tuple[FindingGroup, ...]
     """Groups of findings."""
 
-    rules_not_run: tuple[str, ...]
+    rules_not_run: tuple[RuleCode, ...]
     """Codes of rules that lacked evidence."""
 
     origin: str | None = None
@@ -249,27 +263,27 @@ class Snapshot:
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What it is filed under."""
+        """Return what it is filed under."""
         return (self.step, self.target or "", self.devices, self.kind)
 
 
 def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
-    """The step's figures that a gate goes by: measured where there is a trace, predicted else."""
+    """Return the step's figures that a gate goes by: measured where there is a trace, else predicted."""
     return report.step.measured if report.trace is not None else report.step.predicted
 
 
 def kind_of(report: Report) -> Basis:
-    """Whether a report's figures are measured or predicted."""
+    """Return whether a report's figures are measured or predicted."""
     return MEASURED if report.trace is not None else PREDICTED
 
 
 def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
-    """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default. ``origin``: as gate/origin.py gives it."""
+    """Return what to keep of a report on the step of that name. ``folder`` is what paths are relative to, the working
+    directory by default. ``origin`` is as gate/origin.py gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
-    sent: dict[str, int] = {"d2h": 0, "h2d": 0}
+    sent: dict[Direction, int] = {"d2h": 0, "h2d": 0}
     for transfer in report.transfers:
         sent[transfer.direction] += transfer.bytes_per_step
     program, module = report.program, report.module
@@ -305,14 +319,15 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
 
 
 def told_from(path: str, folder: Path) -> str:
-    """A path as the folder sees it; the bare name of one that lies elsewhere: another machine has it somewhere else."""
+    """Return a path as the folder sees it. Of one that lies elsewhere it is the bare name: another machine has it in
+    another place."""
     pure = PurePath(path)
     if not pure.is_absolute():
         return pure.as_posix()
     return pure.relative_to(folder).as_posix() if pure.is_relative_to(folder) else pure.name
 
 
-def _sorted(counts: Counter[str]) -> dict[str, int]:
+def _sorted(counts: Counter[_Word]) -> dict[_Word, int]:
     return dict(sorted(counts.items()))
 
 
@@ -378,9 +393,11 @@ def _group(key: _Key, members: Sequence[TransferInfo]) -> TransferGroup:
     )
 
 
-def mechanism_of(transfer: TransferInfo) -> str:
-    """``dma``, ``kernel`` or the like, and whether it has no pair to hide in."""
-    return transfer.mechanism if transfer.asynchronous else f"synchronous {transfer.mechanism}"
+def mechanism_of(transfer: TransferInfo) -> Moved:
+    """Return what moves a transfer's bytes, and whether it has no pair to hide in."""
+    if transfer.asynchronous:
+        return transfer.mechanism
+    return cast(Moved, f"synchronous {transfer.mechanism}")
 
 
 def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:

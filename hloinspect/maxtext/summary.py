@@ -194,8 +194,8 @@ def _variant(
 
 def _answer(result: CompileResult, variants: tuple[Variant, ...]) -> MaxTextAnswer:
     manifest = result.manifest
-    settings = dict(manifest.settings)
-    on_device = tuple(settings.pop("tensors_on_device", ()))
+    settings = {key: value for key, value in manifest.settings.items() if key != "tensors_on_device"}
+    on_device = manifest.settings.get("tensors_on_device", ())
     unmatched = [note for note in manifest.notes if note.startswith(NOTE_POLICY_UNMATCHED)]
     return MaxTextAnswer(
         settings=settings,

@@ -1,4 +1,4 @@
-"""Which rules run, and how loud they are: from ``[tool.hloinspect]`` and the command line."""
+"""Which rules run, and with which severity: from ``[tool.hloinspect]`` and the command line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Choice:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rule runs."""
+        """Return whether no rule runs."""
         return not self.select
 
     def runs(self, rule: Rule) -> bool:
-        """Whether a rule is wanted."""
+        """Return whether a rule is wanted."""
         return not self.why_left_out(rule.code)
 
     def why_left_out(self, code: str) -> str:
@@ -48,7 +48,7 @@ class Choice:
         return replace(self, only=codes if self.only is None else self.only & codes)
 
     def severity_of(self, rule: Rule) -> Severity | None:
-        """The severity that was asked for, or None."""
+        """Return the severity that was requested for a rule, or None."""
         fitting = [prefix for prefix in self.severity if _fits(prefix, rule.code)]
         return self.severity[max(fitting, key=_length)] if fitting else None
 
@@ -70,7 +70,7 @@ def _longest(prefixes: Iterable[str], code: str) -> int:
 
 
 def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
-    """The codes in upper case, each of which must be a rule's or the beginning of one. Raises UsageError, which begins
+    """Return the codes in upper case. Each must be a rule's or the beginning of one. Raises UsageError, which begins
     with ``where`` they stand."""
     codes = tuple(codes)
     if not codes:
@@ -86,8 +86,8 @@ def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def checked_severity(value: object, where: str) -> Severity:
-    """One of the severities. Raises UsageError."""
+def checked_severity(value: str, where: str) -> Severity:
+    """Return a severity. Raises UsageError for another word."""
     for severity in SEVERITIES:
         if value == severity:
             return severity

@@ -160,8 +160,9 @@ class _Writer:
         words = [part.get("enum", [part["const"]] if "const" in part else None) for part in parts]
         if None not in words:
             return {"enum": [word for each in words for word in each or ()]}
-        if all(set(part) == {"type"} for part in parts):
-            return {"type": [part["type"] for part in parts]}
+        if all("type" in part and "properties" not in part for part in parts) and sum(len(p) > 1 for p in parts) < 2:
+            limits = {key: value for part in parts for key, value in part.items() if key != "type"}
+            return {"type": [part["type"] for part in parts], **limits}
         if parts[1:] == [{"type": "null"}] and "enum" in parts[0]:
             return {"enum": [*parts[0]["enum"], None]}
         return {"anyOf": parts}
@@ -183,7 +184,7 @@ def _with_rules(schema: Json, rules: tuple[Any, ...]) -> Json:
             schema = {**schema, "minimum": rule.least, "maximum": rule.most}
         elif hasattr(rule, "pattern"):
             schema = {**schema, "pattern": f"^(?:{rule.pattern})$"}
-        elif hasattr(rule, "keys"):
+        elif hasattr(rule, "keys") and not rule.or_empty:
             schema = {**schema, "required": list(rule.keys)}
     return schema
 
