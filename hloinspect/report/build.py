@@ -1,4 +1,4 @@
-"""Puts a report together from what was found and predicted."""
+"""A report on a module, from what was found in it and predicted of it."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def build_report(
     unknown: Sequence[Unknown],
     used: Memory | None,
 ) -> Report:
-    """The report on one module; ``prediction`` is None where there is no target or no schedule to go by, ``used``
-    where memory could not be followed. Findings are added by rules/engine.py."""
+    """Return the report on one module, without findings, which rules/engine.py adds. ``prediction`` is None without a
+    target or a schedule, ``used`` where memory could not be followed."""
     releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
@@ -81,7 +81,7 @@ def build_report(
 
 
 def _cut_partners(offload: Offload) -> tuple[str, ...]:
-    """Return a line where not all transfers are listed that write or read what another one does."""
+    """Return a line where not all partners of transfers are listed."""
     cut = [transfer.id for transfer in offload.transfers if transfer.partners_cut]
     if not cut:
         return ()
@@ -93,8 +93,8 @@ def _cut_partners(offload: Offload) -> tuple[str, ...]:
 
 
 def module_info(program: Program) -> ModuleInfo:
-    """Name, platform and two hashes that depend neither on names nor on how the module was printed: they look at what
-    is scheduled, and an async pair counts the same by whatever name."""
+    """Return name, platform and two hashes of a module. The hashes look at what is scheduled. They depend neither on
+    names nor on how the module was printed, and an async pair counts the same however it is spelled."""
     module = program.module
     schedule, counts = hashlib.sha256(), Counter[str]()
     for computation in program.computations():
@@ -115,7 +115,7 @@ BOOKKEEPING = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "
 
 
 def spelling(opcode: str) -> str:
-    """``async-start`` for every sugared spelling of one (``fusion-start``)."""
+    """Return ``async-start`` for every other spelling of one (``fusion-start``), and any other opcode as it is."""
     for suffix in ("-start", "-done", "-update"):
         if opcode.endswith(suffix) and opcode.removesuffix(suffix) not in ASYNC_PAIRS:
             return f"async{suffix}"
@@ -123,7 +123,7 @@ def spelling(opcode: str) -> str:
 
 
 def target_info(target: Target, devices: int) -> TargetInfo:
-    """The target's name and link in the report's units."""
+    """Return the target's name and link in the report's units."""
     link = target.link
     if link is None:
         return TargetInfo(target.name, devices, None)
@@ -134,7 +134,7 @@ def target_info(target: Target, devices: int) -> TargetInfo:
 
 
 def predicted_step(prediction: Prediction) -> PredictedStep:
-    """The predicted step in milliseconds."""
+    """Return the predicted step in milliseconds."""
     step = prediction.step
     return PredictedStep(
         time_ms=step.time_ps / _MS,

@@ -16,6 +16,8 @@ from jsonschema import Draft202012Validator
 from hloinspect.analyze.inspect import inspect
 from hloinspect.analyze.trace import trace
 from hloinspect.cli import main
+from hloinspect.errors import InputError
+from hloinspect.gate.baseline import load_baseline
 from hloinspect.hardware import load_target
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant
 from hloinspect.plan.model import SearchResult
@@ -29,7 +31,7 @@ from tests.support.field_words import fields_without_words
 from tests.support.gate_samples import FIXTURES, OLD_FIXTURES
 from tests.support.json_schemas import DOCUMENTS, Document, faults, faults_for_users, records_of, schema_of, schema_text
 from tests.support.passes_samples import DROPPED, GOOD, write
-from tests.support.places import ROOT
+from tests.support.places import CASES, ROOT
 
 Json = dict[str, Any]
 SCAN = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
@@ -215,6 +217,13 @@ def test_what_an_older_baseline_does_not_have_may_be_absent(answers: dict[str, l
         for finding in entry["findings"]:
             del finding["subjects"]
     assert faults(older, "baseline") == []
+
+
+@pytest.mark.parametrize("file", sorted((CASES / "baselines").glob("*.json")), ids=lambda file: file.stem)
+def test_a_damaged_baseline_that_is_refused_is_none_by_the_schema_either(file: Path) -> None:
+    with pytest.raises(InputError):
+        load_baseline(file)
+    assert faults_for_users(json.loads(file.read_text(encoding="utf-8")), "baseline") != []
 
 
 def test_the_words_of_a_closed_set_are_in_the_schema_and_in_the_table() -> None:
