@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hloinspect.analyze.options import JudgeOptions
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, parse_budget
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions, Production
 from hloinspect.rules.config import find_table
 
 _STEP_KEYS = (
@@ -36,15 +37,16 @@ class GatedStep:
 
     source: str
     name: str
-    target: str | None = None
-    link: str | None = None
-    devices: int | None = None
-    topology: str | None = None
-    xla_flags: tuple[str, ...] = ()
-    module: str | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    judging: JudgeOptions = field(default_factory=JudgeOptions)
     budgets: tuple[Budget, ...] = ()
-    production: Production = field(default_factory=Production)
     named_after: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Return the target as it is named, None where it is not."""
+        target = self.judging.target
+        return target if target is None or isinstance(target, str) else target.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,22 @@ def _steps(
         raise UsageError(f"{where}: xla_flags is no list of flags")
     own = _budgets(table["budget"], f"{where} budget") if "budget" in table else budgets
     source, name = _source(step, file.parent, folder), _text(table, "name", where)
+    files = (_file(table, key, where, file.parent, folder) for key in ("flags_from", "autotune_results", "pgle"))
+    compiling = CompileOptions(
+        devices=devices,
+        topology=_text(table, "topology", where),
+        xla_flags=tuple(flags),
+        production=Production(*files),
+        module=_text(table, "module", where),
+    )
     return [
         GatedStep(
             source=source,
             name=name or step,
             named_after=None if name else source,
-            target=target,
-            link=_text(table, "link", where),
-            devices=devices,
-            topology=_text(table, "topology", where),
-            xla_flags=tuple(flags),
-            module=_text(table, "module", where),
+            compiling=compiling,
+            judging=JudgeOptions(target=target, link=_text(table, "link", where)),
             budgets=own,
-            production=Production(
-                *(_file(table, key, where, file.parent, folder) for key in ("flags_from", "autotune_results", "pgle"))
-            ),
         )
         for target in (targets or [_text(table, "target", where)])
     ]

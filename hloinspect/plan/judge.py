@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hloinspect.analyze.inspect import Inspection, Reading, judge_reading, predict_reading, read_input
+from hloinspect.analyze.inspect import Inspection, judge_reading, predict_reading, read_input
+from hloinspect.analyze.load import Reading
+from hloinspect.analyze.options import Machine
 from hloinspect.compile.versions import SLICES_RIGHT_SINCE
 from hloinspect.errors import HloInspectError
 from hloinspect.hardware import Target, with_link
@@ -128,9 +130,7 @@ class Judge:
         link = self.yardstick.link
         return judge_reading(
             reading,
-            with_link(target, link) if link else target,
-            devices=self.yardstick.devices,
-            topology=self.yardstick.topology,
+            Machine(with_link(target, link) if link else target, self.yardstick.devices, self.yardstick.topology),
             rules=_RULES if self.pages is None else None,
             memory=self.pages is not None or not reading.has_memory,
         )
@@ -140,12 +140,8 @@ class Judge:
         link = what.link or self.yardstick.link
         stand_in = None if target.name == own.name else own.name
         try:
-            prediction = predict_reading(
-                reading,
-                with_link(target, link) if link else target,
-                devices=self.yardstick.devices,
-                topology=self.yardstick.topology,
-            )
+            own_target = with_link(target, link) if link else target
+            prediction = predict_reading(reading, Machine(own_target, self.yardstick.devices, self.yardstick.topology))
         except HloInspectError:  # such as a topology that the other target cannot have
             return Elsewhere(point.number, what.label, None, None, stand_in, {}, {})
         there = prediction.transfers if prediction is not None else {}

@@ -12,9 +12,11 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
+
+from hloinspect.compile.flags import Option
 
 CUDNN_VERSION = 91200
 """cuDNN 9.12: what an attention kernel is lowered for where cuDNN is not installed. JAX asks for 9.1 to 9.13."""
@@ -52,7 +54,7 @@ def has_callbacks(lowered: Any) -> bool:
     return bool(lowered._lowering.compile_args.get("host_callbacks"))
 
 
-def without_cub(error: Exception, options: dict[str, Any]) -> dict[str, Any] | None:
+def without_cub(error: Exception, options: Mapping[str, Option]) -> dict[str, Option] | None:
     """The compiler ``options`` to try again with where CUB has asked for a device, or None where that is not it."""
     requested = _CUB_REQUESTED in str(error) and not set(CUB_OPTIONS) & set(options)
     return {**options, **CUB_OPTIONS} if requested else None
