@@ -77,7 +77,7 @@ class Inspection:
         return self.report._repr_html_()
 
 
-def inspect(
+def inspect(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     source: str,
     *,
     target: str | Target | None = None,

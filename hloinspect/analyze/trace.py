@@ -82,7 +82,7 @@ class TraceInspection:
         return self.report._repr_html_()
 
 
-def trace(
+def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     source: str,
     *,
     target: str | Target | None = None,

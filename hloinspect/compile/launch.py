@@ -24,7 +24,7 @@ from hloinspect.inputs.manifest import FILES, MANIFEST, NOTE_IN_EFFECT, SCHEMA, 
 from hloinspect.options import CompileOptions, Production
 
 
-def compile_step(
+def compile_step(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     step: str,
     target: Target,
     *,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 
-def check(
+def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     what: Any,
     *,
     target: str | Target | None = None,
@@ -58,17 +58,13 @@ def check(
     one, where nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and
     HloInspectError for what cannot be read or compiled.
     """
-    from hloinspect.gate.baseline import Baseline, load_baseline
-
     limits = _limits(budget)
     if update_baseline and baseline is None:
         raise UsageError("update_baseline needs to know which: baseline=FILE")
     if rules is not None:
         refuse_senseless(limits, rules)
     path = None if baseline is None else Path(baseline)
-    known = None
-    if path is not None:
-        known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
+    known = None if path is None else _known(path, update_baseline)
     compiling = CompileOptions(
         devices=devices,
         topology=topology,
@@ -89,6 +85,13 @@ def check(
         return checked
     message = failure_line(checked)
     raise BudgetExceeded(message, checked) if status == FAILED else NotEnoughEvidence(message, checked)
+
+
+def _known(path: Path, update: bool) -> Baseline:
+    """Return the baseline in a file; an empty one where the file is to be made."""
+    from hloinspect.gate.baseline import Baseline, load_baseline
+
+    return Baseline(path) if update and not path.exists() else load_baseline(path)
 
 
 def _recorded(checked: Checked, path: Path, *, is_named: bool, allow_unknown: bool) -> Baseline:

@@ -20,7 +20,8 @@ import hloinspect
 from hloinspect.compile import environment
 from hloinspect.compile.cache import entries
 from hloinspect.compile.child import libraries
-from hloinspect.compile.launch import compile_step, silent_end
+from hloinspect.compile.launch import compile_step
+from hloinspect.compile.process import silent_end
 from hloinspect.gate.configured import UNNAMED, configuration_changes
 from hloinspect.gate.difference import difference
 from hloinspect.gate.snapshot import snapshot_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hloinspect.compile.child.main import Job, _note_lost_offload
+from hloinspect.compile.child.main import notes_of_lost_offload
 from hloinspect.compile.launch import compile_step
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
@@ -378,9 +378,7 @@ HOST_RESULT = 'func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32> {m
 def test_what_was_asked_of_the_host_is_held_against_the_module(
     stablehlo: str, module: str, expected: list[str]
 ) -> None:
-    job = Job({}, say=print)
-    _note_lost_offload(job, stablehlo, module)
-    assert [note[:3] for note in job.notes] == expected
+    assert [note[:3] for note in notes_of_lost_offload(stablehlo, module)] == expected
 
 
 def test_without_jax_the_error_says_how_to_install_it(steps: Path) -> None:

@@ -49,7 +49,7 @@ class TargetArray(jax.Array):
 
     __slots__ = ("_committed", "_memory_space", "_struct", "_value")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what jax.ShapeDtypeStruct takes, and what an array has beside it)
         self,
         shape: Any,
         dtype: Any,
