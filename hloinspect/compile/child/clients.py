@@ -8,9 +8,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from hloinspect.compile.child import target_config
+from hloinspect.compile.child.jax_types import Device, Topology
 from hloinspect.compile.protocol import Compilation
 
 EXTRA = {"gpu": "cuda", "tpu": "tpu"}
@@ -23,7 +23,7 @@ class ClientError(Exception):
     """There are no such devices: its text is the one line that the user sees."""
 
 
-def target_devices(compilation: Compilation, note: Callable[[str], None]) -> list[Any]:
+def target_devices(compilation: Compilation, note: Callable[[str], None]) -> list[Device]:
     """Return the compile-only devices that are requested, as many as the step is to see.
 
     ``note`` is called with what a reader of the manifest should know. Raises ClientError.
@@ -37,13 +37,13 @@ def target_devices(compilation: Compilation, note: Callable[[str], None]) -> lis
     return list(topology.devices)[: compilation.devices]
 
 
-def _tpu_topology(compilation: Compilation) -> Any:
+def _tpu_topology(compilation: Compilation) -> Topology:
     from jax.experimental.topologies import get_topology_desc
 
     return get_topology_desc(compilation.topology, platform="tpu")
 
 
-def _gpu_topology(compilation: Compilation, note: Callable[[str], None]) -> Any:
+def _gpu_topology(compilation: Compilation, note: Callable[[str], None]) -> Topology:
     """Return the topology, without the target-config fields that this jaxlib does not know (its parser names each)."""
     from jax.experimental.topologies import get_topology_desc
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hloinspect.compile import environment
 from hloinspect.compile.child import libraries, toolkit
 from hloinspect.compile.child.handed_over import HandedOver, handed_over
+from hloinspect.compile.child.jax_types import Lowered
 from hloinspect.compile.flags import Option, name_of_flag
 from hloinspect.compile.protocol import Compilation
 from hloinspect.inputs.manifest import NOTE_NOT_IN_EFFECT, Configuration
@@ -71,7 +71,7 @@ class Decided:
 def decided(
     compilation: Compilation,
     before: Before,
-    lowered: Any,
+    lowered: Lowered,
     options: Mapping[str, Option],
     stablehlo: str,
     cuda: Path | None,

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
 from hloinspect.compile.child import configuration
+from hloinspect.compile.child.jax_types import Jaxpr, Lowered
 from hloinspect.compile.child.policies import MadePolicy
 from hloinspect.compile.flags import Option
 from hloinspect.compile.protocol import Compilation, Message, NamedPolicy, Progress
@@ -28,7 +28,8 @@ class Job:
     send: Callable[[Message], None] = lambda message: None
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    jaxprs: dict[int, Any] = field(default_factory=dict)  # id of what a Lowered (pmap has its own) wraps -> jaxpr
+    # By the id of what a Lowered wraps (that of pmap is no jax.stages.Lowered).
+    jaxprs: dict[int, tuple[Jaxpr, Lowered]] = field(default_factory=dict)
     offload_names: tuple[result.OffloadName, ...] = ()
     policy_names: dict[str, Place | None] = field(default_factory=dict)  # names that some policy offloads, its line
     requested: dict[str, object] = field(default_factory=dict)  # what the jaxpr requests of host memory

@@ -14,8 +14,8 @@ import importlib.util
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
 
+from hloinspect.compile.child.jax_types import Device, Lowered, Module
 from hloinspect.compile.flags import Option
 
 CUDNN_VERSION = 91200
@@ -37,7 +37,7 @@ _TOKAMAX_CONFIG = "tokamax._src.config"
 Note = Callable[[str], None]
 
 
-def lower_for(device: Any, note: Note) -> None:
+def lower_for(device: Device, note: Note) -> None:
     """From here on attention kernels and callbacks are lowered for the target's ``device``. ``note`` is called with
     the words for the manifest, each time that something asks.
 
@@ -49,7 +49,7 @@ def lower_for(device: Any, note: Note) -> None:
     _leave_out_callbacks()
 
 
-def has_callbacks(lowered: Any) -> bool:
+def has_callbacks(lowered: Lowered) -> bool:
     """Whether a ``jax.stages.Lowered`` calls back into Python."""
     return bool(lowered._lowering.compile_args.get("host_callbacks"))
 
@@ -63,7 +63,7 @@ def without_cub(error: Exception, options: Mapping[str, Option]) -> dict[str, Op
 # --- cuDNN ----------------------------------------------------------------------------------------
 
 
-def _answer_for_cudnn(device: Any, note: Note) -> None:
+def _answer_for_cudnn(device: Device, note: Note) -> None:
     """``jax.nn.dot_product_attention(implementation="cudnn")`` for the compute capability of ``device``."""
     attention = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     ours = _capability(device.compute_capability)
@@ -140,14 +140,14 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 def _leave_out_callbacks() -> None:
     """A compile-only client takes no Python functions; the calls of them stay in the module."""
-    compiler: Any = importlib.import_module("jax._src.compiler")
+    compiler: Module = importlib.import_module("jax._src.compiler")
     compile_and_load = getattr(compiler, "backend_compile_and_load", None)
     if compile_and_load is None:
         return
 
     def compile_without(
-        backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Sequence[Any]
-    ) -> Any:
+        backend: object, module: object, executable_devices: object, options: object, host_callbacks: Sequence[object]
+    ) -> object:
         return compile_and_load(backend, module, executable_devices, options, [])
 
     compiler.backend_compile_and_load = compile_without

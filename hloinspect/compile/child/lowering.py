@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from hloinspect.compile.child import configuration, policies, step_flags
+from hloinspect.compile.child.jax_types import Device, Lowered, Traced
 from hloinspect.compile.child.job import Job
 from hloinspect.compile.child.message import ChildError, first_line, one_line
 from hloinspect.compile.child.policies import MadePolicy
@@ -20,9 +20,9 @@ def keep_jaxprs(job: Job) -> None:
     there."""
     import jax.stages
 
-    lower = jax.stages.Traced.lower
+    lower: Callable[..., Lowered] = jax.stages.Traced.lower
 
-    def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def lower_and_keep(self: Traced, *args: object, **kwargs: object) -> Lowered:
         lowered = lower(self, *args, **kwargs)
         job.jaxprs[id(lowered._lowering)] = (self.jaxpr, lowered)  # which keeps the id from being used again
         return lowered
@@ -38,7 +38,7 @@ def keep_policy_names(job: Job) -> None:
 
     make = jax.checkpoint_policies.save_and_offload_only_these_names
 
-    def make_and_keep(*args: Any, **kwargs: Any) -> policies.Policy:
+    def make_and_keep(*args: object, **kwargs: object) -> policies.Policy:
         kwargs = policies.changed(kwargs, job.compilation.step)
         policy = policies.named_policy(kwargs)
         job.policies.append(policy)
@@ -50,7 +50,7 @@ def keep_policy_names(job: Job) -> None:
     jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
 
 
-def lowered_step(job: Job, devices: Sequence[Any]) -> Any:
+def lowered_step(job: Job, devices: Sequence[Device]) -> Lowered:
     """Return the ``Lowered`` of the requested step. Raises ChildError, and whatever the step's code raises."""
     request = job.compilation.step
     if request.maxtext is not None:
@@ -99,7 +99,7 @@ def _use_own_options(job: Job, own: Mapping[str, Option]) -> None:
         job.use_options({**own, **job.compilation.compiler_options})
 
 
-def _lowered_maxtext(job: Job, words: Sequence[str], devices: Sequence[Any]) -> Any:
+def _lowered_maxtext(job: Job, words: Sequence[str], devices: Sequence[Device]) -> Lowered:
     from hloinspect.compile.child import maxtext
 
     try:
@@ -114,7 +114,7 @@ def _lowered_maxtext(job: Job, words: Sequence[str], devices: Sequence[Any]) -> 
     return step.lowered
 
 
-def note_what_differs(job: Job, lowered: Any) -> None:
+def note_what_differs(job: Job, lowered: Lowered) -> None:
     """Note what is compiled otherwise than a run would, and take over the flags that the step's code has set."""
     from hloinspect.compile.child import kernels
 
@@ -131,7 +131,7 @@ def note_what_differs(job: Job, lowered: Any) -> None:
         job.note(kernels.NOTE_CALLBACKS)
 
 
-def find_offload_names(job: Job, lowered: Any) -> None:
+def find_offload_names(job: Job, lowered: Lowered) -> None:
     """Find the names of values in host memory, and what the step's jaxpr requests of it."""
     from hloinspect.compile.child import audit, names
 

@@ -22,13 +22,14 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from msgspec.structs import replace
 
 from hloinspect._version import __version__
 from hloinspect.compile import cache, flags, protocol
 from hloinspect.compile.child import clients, configuration, libraries, lowering, own_options, toolkit, tuned
+from hloinspect.compile.child.jax_types import Compiled, Device, Lowered, Module
 from hloinspect.compile.child.job import Job
 from hloinspect.compile.child.message import ChildError, one_line
 from hloinspect.compile.flags import Option
@@ -108,7 +109,7 @@ def serve(request: Request, job: Job) -> None:
 class _Program:
     """A step as JAX has lowered it, and its text."""
 
-    lowered: Any
+    lowered: Lowered
     stablehlo: str
     jax_version: str
 
@@ -234,7 +235,7 @@ def _from_cache(job: Job, key: str, program: _Program, out: Path) -> bool:
     return True
 
 
-def _import_jax(platform: str) -> Any:
+def _import_jax(platform: str) -> Module:
     try:
         import jax
         import jax.experimental.topologies
@@ -259,7 +260,7 @@ def _cuda(job: Job) -> Path | None:
         raise ChildError(str(error)) from error
 
 
-def _target_devices(job: Job) -> list[Any]:
+def _target_devices(job: Job) -> list[Device]:
     from hloinspect.compile.child import devices as target_devices
     from hloinspect.compile.child import entry_layouts, kernels
 
@@ -289,7 +290,7 @@ def _options(job: Job, dump: str, more: Mapping[str, Option]) -> dict[str, Optio
     return own_options.for_gpu(options, dump, xla_version, job.cuda, toolkit.jaxs_folder())
 
 
-def _compiled(job: Job, lowered: Any, options: dict[str, Option]) -> Any:
+def _compiled(job: Job, lowered: Lowered, options: Mapping[str, Option]) -> Compiled:
     """Compile, with options under the names that this XLA knows, and without asking a device that is not there."""
     from hloinspect.compile.child import kernels
 
@@ -316,7 +317,7 @@ def _copy_thunks(dump: Path, out: Path) -> None:
             (out / name).write_bytes(found[-1].read_bytes())
 
 
-def _write_result(job: Job, program: _Program, compiled: Any, out: Path) -> None:
+def _write_result(job: Job, program: _Program, compiled: Compiled, out: Path) -> None:
     text = compiled.as_text()
     module = compiled.runtime_executable().hlo_modules()[0]
     job.notes += notes_of_lost_offload(program.stablehlo, text)
@@ -380,7 +381,7 @@ def _versions(job: Job, jax_version: str) -> dict[str, str | None]:
     return versions | ({"ptxas": toolkit.release(job.cuda)} if job.cuda else {})
 
 
-def _memory(compiled: Any) -> dict[str, int]:
+def _memory(compiled: Compiled) -> dict[str, int]:
     analysis = compiled.memory_analysis()
     return {name: int(getattr(analysis, name)) for name in dir(analysis) if name.endswith("_in_bytes")}
 

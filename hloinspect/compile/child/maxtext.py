@@ -16,12 +16,14 @@ import importlib.metadata
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hloinspect.compile.child import kernels
+from hloinspect.compile.child.jax_types import Device, Lowered, Module
+from hloinspect.compile.flags import Option
 
 PROGRAM = "maxtext.trainers.pre_train.train_compile"
 KNOWN_VERSION = "0.2.5"
@@ -51,21 +53,21 @@ class Step:
     its configuration says."""
 
     hardware: str
-    lowered: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
+    lowered: Lowered = None
+    options: dict[str, Option] = field(default_factory=dict)
+    settings: dict[str, object] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
 class _Reached(BaseException):
     """MaxText has lowered its step and would compile it. No Exception: MaxText's handlers are to let it through."""
 
-    def __init__(self, lowered: Any, options: dict[str, Any] | None) -> None:
+    def __init__(self, lowered: Lowered, options: Mapping[str, Option] | None) -> None:
         self.lowered = lowered
-        self.options = options or {}
+        self.options: Mapping[str, Option] = options or {}
 
 
-def train_step(arguments: Sequence[str], devices: Sequence[Any]) -> Step:
+def train_step(arguments: Sequence[str], devices: Sequence[Device]) -> Step:
     """The train step of MaxText's configuration ``arguments``: a config file's name and ``key=value`` words.
 
     ``devices`` are the target's, which JAX reports already. Raises MaxTextError; whatever MaxText raises while it
@@ -113,7 +115,7 @@ def _import() -> Any:
         raise MaxTextError(f"MaxText {_version()} needs the module {missing!r}; {install}") from error
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _attribute(owner: Module, name: str) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -121,7 +123,7 @@ def _attribute(owner: Any, name: str) -> Any:
         raise MaxTextError(_moved(f"{where} has no {name}")) from None
 
 
-def _name_target(program: Any, count: int) -> None:
+def _name_target(program: Module, count: int) -> None:
     """Enter the target into MaxText's table. As a "gpu", TPU or not, it is looked for in ``jax.devices()``."""
     table = _attribute(program, "accelerator_to_spec_map")
     machines = _attribute(table, "UserFacingNameToSystemCharacteristics")
@@ -131,7 +133,7 @@ def _name_target(program: Any, count: int) -> None:
         raise MaxTextError(_moved(f"SystemCharacteristics: {error}")) from error
 
 
-def _command_line(program: Any, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
+def _command_line(program: Module, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
     """The configuration's path, the user's keys, and the keys that the user did not give."""
     if not arguments:
         raise MaxTextError("MaxText needs its configuration: base.yml key=value ...")
@@ -153,7 +155,7 @@ def _command_line(program: Any, arguments: Sequence[str], scratch: str, hardware
     ]
 
 
-def _config_file(program: Any, name: str) -> str:
+def _config_file(program: Module, name: str) -> str:
     """A file of the user's, or one of those that MaxText installs (``base.yml``, ``gpu/models/llama3.1_405b.yml``)."""
     folder = Path(_attribute(_attribute(program, "pyconfig"), "MAXTEXT_CONFIGS_DIR"))
     for path in (Path(name), folder / name):
@@ -166,12 +168,12 @@ def _config_file(program: Any, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _watched(program: Any, step: Step) -> Iterator[None]:
+def _watched(program: Module, step: Step) -> Iterator[None]:
     """Note the configuration when MaxText has made it."""
     pyconfig = _attribute(program, "pyconfig")
     initialize = _attribute(pyconfig, "initialize")
 
-    def initialize_and_note(*args: Any, **kwargs: Any) -> Any:
+    def initialize_and_note(*args: object, **kwargs: object) -> object:
         config = initialize(*args, **kwargs)
         step.settings = _settings(config)
         _avoid_cub(config, step)
@@ -191,7 +193,7 @@ def _watched(program: Any, step: Step) -> Iterator[None]:
 def _stopped_before_compiling() -> Iterator[None]:
     import jax
 
-    def stop(self: Any, compiler_options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    def stop(self: Lowered, compiler_options: Mapping[str, Option] | None = None, **kwargs: object) -> NoReturn:
         raise _Reached(self, compiler_options)
 
     with _replaced(jax.stages.Lowered, "compile", stop):
@@ -199,7 +201,7 @@ def _stopped_before_compiling() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+def _replaced(owner: object, name: str, new: object) -> Iterator[None]:
     old = getattr(owner, name)
     setattr(owner, name, new)
     try:
@@ -208,8 +210,8 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
         setattr(owner, name, old)
 
 
-def _settings(config: Any) -> dict[str, Any]:
-    """What a report says of the configuration; None for a key that this MaxText does not have."""
+def _settings(config: Module) -> dict[str, object]:
+    """Return what a report says of the configuration; None for a key that this MaxText does not have."""
     keys = ("model_name", "remat_policy", "scan_layers", "attention", "per_device_batch_size", "max_target_length")
     found = {key: getattr(config, key, None) for key in keys}
     plain = {key: value if isinstance(value, bool | int | float | str) else None for key, value in found.items()}
@@ -218,15 +220,15 @@ def _settings(config: Any) -> dict[str, Any]:
     return {"library": "MaxText", "version": _version(), **plain, "tensors_on_device": kept}
 
 
-def _avoid_cub(config: Any, step: Step) -> None:
+def _avoid_cub(config: Module, step: Step) -> None:
     """Known beforehand for such a model: compiling it once in vain takes long."""
     if step.hardware == "gpu" and getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
         step.notes.append(kernels.NOTE_CUB)
         step.options |= kernels.CUB_OPTIONS
 
 
-def _typed(options: dict[str, Any]) -> dict[str, Any]:
-    """MaxText takes the flags of ``compile_xla_flags`` as text; XLA wants truth values as such."""
+def _typed(options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options with truth values as such: MaxText takes the flags of ``compile_xla_flags`` as text."""
     truths = {"true": True, "false": False}
     return {name: truths.get(value, value) if isinstance(value, str) else value for name, value in options.items()}
 

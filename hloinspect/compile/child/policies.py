@@ -15,6 +15,9 @@ from hloinspect.inputs.manifest import OFFLOAD, SAVE
 
 Policy = Callable[..., object]
 
+Arguments = Mapping[str, Any]
+"""The arguments of ``save_and_offload_only_these_names``, by name."""
+
 NOT_TAKEN = (
     "has no parameter named policy, and makes no policy with jax.checkpoint_policies.save_and_offload_only_these_names "
     "whose names could be replaced"
@@ -75,7 +78,7 @@ def policy_of(policy: NamedPolicy) -> Policy:
     return made
 
 
-def changed(names: Mapping[str, Any], request: StepRequest) -> dict[str, Any]:
+def changed(names: Arguments, request: StepRequest) -> dict[str, Any]:
     """Return the arguments of ``save_and_offload_only_these_names`` as the request would have them.
 
     ``policy`` replaces the names (everything: what it offloads is kept on the device), ``outcomes`` moves some of them,
@@ -96,7 +99,7 @@ def changed(names: Mapping[str, Any], request: StepRequest) -> dict[str, Any]:
     }
 
 
-def named_policy(names: Mapping[str, Any]) -> NamedPolicy:
+def named_policy(names: Arguments) -> NamedPolicy:
     """Return the policy that these arguments of ``save_and_offload_only_these_names`` make."""
     return NamedPolicy(
         saved=tuple(map(str, names.get(_SAVED, ()))), offloaded=tuple(map(str, names.get(_OFFLOADED, ())))

@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format
 
+from hloinspect.compile.child.jax_types import Module, Placing
+
 
 class UnknownJaxError(Exception):
     """This JAX is not laid out as the versions that hloinspect knows."""
@@ -18,7 +20,7 @@ class UnknownJaxError(Exception):
 _COMPILE_ONLY_CLIENT = "CompileOnlyPyClient"
 
 
-def module(name: str) -> Any:
+def module(name: str) -> Module:
     """Return the module ``jax._src.<name>``."""
     return importlib.import_module(f"jax._src.{name}")
 
@@ -33,7 +35,7 @@ def private(module_name: str, name: str) -> Any:
         ) from None
 
 
-def replace_everywhere(old: Any, new: Any) -> None:
+def replace_everywhere(old: object, new: object) -> None:
     """JAX's modules import each other's functions by name, so set each name that holds ``old`` to ``new``."""
     for found in list(sys.modules.values()):
         if getattr(found, "__name__", "").partition(".")[0] == "jax":
@@ -42,7 +44,7 @@ def replace_everywhere(old: Any, new: Any) -> None:
                     setattr(found, name, new)
 
 
-def on_target(place: Any) -> bool:
+def on_target(place: Placing) -> bool:
     """Whether a device, sharding or format is of a device that is not there. False for abstract meshes and all else."""
     if isinstance(place, jax.sharding.Sharding):
         try:

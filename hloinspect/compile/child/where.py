@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements.flow import Place, Placements, placements_from_json
@@ -23,7 +22,7 @@ _HOST = re.compile(r"S\(5\)|to host|host memory|host-call|host offload", re.IGNO
 _SLICED = re.compile(r"Expected instruction to have shape equal to .*dynamic-slice", re.DOTALL)
 
 
-def lines_of(message: str, stablehlo: str, requested: Mapping[str, Any]) -> list[str]:
+def lines_of(message: str, stablehlo: str, requested: Mapping[str, object]) -> list[str]:
     """``file:line, in function`` of what an error is about, at most three; none where nothing tells. ``asked`` is what
     the jaxpr asks of host memory (compile/child/audit.py), empty where that is not known."""
     locations = Locations(stablehlo)
