@@ -7,7 +7,7 @@
     def test_nothing_is_worse_than_the_baseline(hloinspect):
         hloinspect.check("train.py:step", baseline="hloinspect-baseline.json")
 
-Compilations are kept (compile/cache.py). Nothing of the package is imported before a test asks for the fixture.
+Compilations are kept (compile/cache.py). Nothing of the package is imported before a test uses the fixture.
 """
 
 from __future__ import annotations

@@ -27,15 +27,17 @@ from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, Unknown
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
-LIMIT_MODEL = "prediction is a model with a range: the GPU model has not been held against a GPU yet (docs/accuracy.md)"
+LIMIT_MODEL = (
+    "prediction is a model with a range: the GPU model has not been compared with a GPU yet (docs/accuracy.md)"
+)
 LIMIT_TPU = (
-    "of the TPU model only queueing and links have been held against a trace, compute has not (docs/accuracy.md)"
+    "of the TPU model only queueing and links have been compared with a trace, compute has not (docs/accuracy.md)"
 )
 LIMIT_TPU_MEMORY = (
     "memory that is estimated for a TPU is a lower bound: the padding of tiled layouts is not counted (docs/memory.md)"
 )
 NOT_SCHEDULED = Unknown(
-    "the module is not scheduled, so nothing tells what runs beside a transfer",
+    "the module is not scheduled, so nothing shows what runs beside a transfer",
     "give the module after optimizations (compiled.as_text(), or *after_optimizations.txt of --xla_dump_to)",
     "time",
 )
@@ -45,7 +47,7 @@ MEMORY_NOT_FOLLOWED = Unknown(
     "memory",
 )
 MEMORY_NOT_REQUESTED = Unknown(
-    "memory was not estimated, since only transfers were asked for",
+    "memory was not estimated, since only transfers were requested",
     "`hloinspect inspect --memory` (memory=True in Python), or in a check a budget on memory",
     "memory",
 )
@@ -258,7 +260,7 @@ def obstacle_to(module: Module, target: Target | None, platform: str = "", touch
         reason = f"the module was compiled for a {found.upper()}; {target.name} is a {target.platform.upper()}"
         return Unknown(reason, "compile the step for this target, or name the module's own", "time")
     if not found and not touches_host:
-        reason = f"nothing in the module tells whether it was compiled for a {target.platform.upper()}"
+        reason = f"nothing in the module shows whether it was compiled for a {target.platform.upper()}"
         return Unknown(reason, "give its --xla_dump_to directory, or the step itself", "time")
     return None if module.is_scheduled else NOT_SCHEDULED
 
@@ -266,7 +268,7 @@ def obstacle_to(module: Module, target: Target | None, platform: str = "", touch
 def _uncounted(offload: Offload) -> Sequence[Unknown]:
     found = [
         Unknown(
-            f"how often the loop {loop} turns cannot be read from the module; it was counted as one turn",
+            f"how many iterations the loop {loop} has cannot be read from the module; it was counted as one iteration",
             "make the trip count static, or measure a run",
             "time",
         )

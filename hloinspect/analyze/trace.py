@@ -104,7 +104,7 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     or a module: the report says whether that is what ran. ``rules`` says which rules run.
 
     The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
-    they are spawned, so a script that asks for some needs ``if __name__ == "__main__":``. ``scheduler`` is the address
+    they are spawned, so a script that has several needs ``if __name__ == "__main__":``. ``scheduler`` is the address
     of a Dask cluster that does it instead. A broken file among several is named in the report, as unknown or, if
     ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError."""
     compiling = CompileOptions(devices=devices, topology=topology)

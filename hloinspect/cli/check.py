@@ -49,7 +49,7 @@ that a pass) or nothing in the baseline to compare with."""
 
 EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}
 SHOW_FINDINGS = frozenset({"sarif", "github"})
-"""Formats that show findings, for which rules run though no budget asks for any."""
+"""Formats that show findings, for which rules run though no budget needs any."""
 
 _HOMES = {
     "text": "terminal.check_text",

@@ -48,7 +48,7 @@ EXIT_UNKNOWN = 3
 )
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--memory", is_flag=True, help="Estimate memory also without a target, when transfers are only listed.")
-@click.option("--audit", is_flag=True, help="Show all that was asked of host memory and what became of each.")
+@click.option("--audit", is_flag=True, help="Show all that was requested of host memory and what became of each.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
 @rule_options
 @report_options

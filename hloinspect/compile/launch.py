@@ -1,4 +1,4 @@
-"""Compiles one step by a child process, and turns every way in which that can fail into one CompileError."""
+"""Compiles one step in a child process; every way in which that can fail becomes one CompileError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate itself: an input becomes a report, the report is held against budgets and a baseline."""
+"""The gate itself: an input becomes a report, and the report is checked against budgets and a baseline."""
 
 from __future__ import annotations
 

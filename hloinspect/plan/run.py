@@ -60,7 +60,7 @@ class Room:
 
 
 def room_for(jobs: int | None) -> Room:
-    """Return room for as many children as were asked for, else as there are cores and memory for. Raises UsageError."""
+    """Return room for as many children as are requested, else as there are cores and memory for. Raises UsageError."""
     if jobs is not None:
         if jobs < 1:
             raise UsageError(f"--jobs must be at least 1, not {jobs}")

@@ -169,7 +169,7 @@ def _flag_moves(at: Point, here: Settings, sets: Sequence[str]) -> list[_Move]:
 
 
 def _worth(point: Point) -> tuple[float, float]:
-    """Rank good points by speed; of the others those that ask for the least memory."""
+    """Rank good points by speed; of the others those that need the least memory."""
     if point.is_good:
         return 1.0, point.speed
     memory = point.memory

@@ -22,7 +22,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Session:
-    """A plan under way. ``points`` are numbered from 1 in the order in which they were asked for. ``policies`` maps
+    """A plan under way. ``points`` are numbered from 1 in the order in which they were requested. ``policies`` maps
     what stands in a setting to what it means. ``names`` are the checkpoint names of the step, ``offloaded`` those whose
     values each point sends to the host, ``own`` the policy of the step itself where it is one of names. ``made`` are
     the policies that a step has made of names where it was given none, by what stands in a setting; None where points

@@ -1,4 +1,4 @@
-"""What a step asks of host memory, read from its jaxpr (run in the child process, where jax is).
+"""What a step requests of host memory, read from its jaxpr (run in the child process, where jax is).
 
 The jaxpr has what StableHLO and HLO have lost: checkpoint names, which placement a policy made, and what brings which
 value back, through scan, remat, cond and calls. It is walked as it runs, each call of a function by itself, and read
@@ -69,15 +69,15 @@ def requested_of(jaxpr: Jaxpr, lowered: Lowered, policies: Mapping[str, Place | 
 
 
 def _kept_arguments(lowered: Lowered, count: int) -> Mapping[int, int]:
-    """The place among the compiled step's arguments of each of the function's: unused ones are left out."""
+    """Return the place among the compiled step's arguments of each of the function's: unused ones are left out."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     kept = compile_args.get("kept_var_idx")
     return {number: place for place, number in enumerate(range(count) if kept is None else sorted(kept))}
 
 
 def _entry_values(body: Jaxpr, lowered: Lowered, kept: Mapping[int, int]) -> tuple[list[EntryValue], list[EntryValue]]:
-    """Arguments and results that are asked for in host memory, by the types that the user's shardings gave them, or by
-    the shardings themselves."""
+    """Return arguments and results that are requested in host memory, by the types that the user's shardings gave them,
+    or by the shardings themselves."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     given = dict(zip(sorted(kept), compile_args.get("in_shardings", ()), strict=False))
     returned = dict(enumerate(compile_args.get("out_shardings", ())))
@@ -115,14 +115,14 @@ def _hlo_dtype(dtype: str) -> str:
 
 
 def _on_host(var: Variable) -> bool | None:
-    """True of a value that is in host memory by its type. None of all others: what follows from an argument that a
-    sharding of ``jit`` puts there has the type of a value on the device."""
+    """Return True for a value that is in host memory by its type, None for all others: what follows from an argument
+    that a sharding of ``jit`` puts there has the type of a value on the device."""
     return True if getattr(getattr(var.aval, "memory_space", None), "name", "") == "Host" else None
 
 
 class _Walker:
     """Walks a jaxpr into ``graph``. ``names`` are the checkpoint names that values bear, with where they are given,
-    ``computes`` the lines that ask for computation on the host."""
+    ``computes`` the lines that request computation on the host."""
 
     def __init__(self) -> None:
         self.graph = Flow()
@@ -263,7 +263,7 @@ class _Walker:
         inside = replace(where, counted=False)
         decided = self._body(test, [*inputs[:tested], *merges], inside)
         self._carry(merges, self._body(body, [*inputs[tested:start], *merges], inside))
-        # how often it turns decides every result
+        # the number of its iterations decides every result
         return [
             self._node(flow.MERGE, [*decided, merge], var, None)
             for merge, var in zip(merges, equation.outvars, strict=True)
@@ -278,7 +278,7 @@ class _Walker:
         ]
 
     def _opaque(self, equation: Equation, inner: list[Jaxpr], inputs: list[int], where: _Where) -> list[int]:
-        """Something that runs other jaxprs in a way that is not known: each result may come from each argument."""
+        """Add what runs other jaxprs in an unknown way: each result may come from each argument."""
         everything = [*inputs]
         for body in inner:
             given = [self._node(flow.OPERATION, inputs, var, equation) for var in body.invars]
@@ -290,7 +290,8 @@ class _Walker:
 
 
 def _kind_of(place: Placing) -> str:
-    """The memory kind that a ``device_put`` asks for: of a sharding, or a ``jax.memory.Space``; "" of a device."""
+    """Return the memory kind that a ``device_put`` requests: of a sharding, or a ``jax.memory.Space``; "" of a
+    device."""
     kind = getattr(place, "memory_kind", None)
     if kind is None and type(place).__name__ in ("MemorySpace", "Space"):
         kind = getattr(place, "name", None)
@@ -298,15 +299,15 @@ def _kind_of(place: Placing) -> str:
 
 
 def _is_policys(place: Placing, copy: object) -> bool:
-    """Whether a policy of ``jax.checkpoint`` made a placement: those name a memory space alone and always copy
+    """Return whether a policy of ``jax.checkpoint`` made a placement: those name a memory space alone and always copy
     (jax/_src/interpreters/partial_eval.py, where residuals are offloaded)."""
     by_space = not hasattr(place, "device_set")
     return by_space and getattr(copy, "name", "ALWAYS_COPY") == "ALWAYS_COPY"
 
 
 def _stacked(entry_value: Sequence[Variable], inner: Sequence[Variable]) -> int:
-    """How many of a scan's operands (or results) are cut into slices (or stacked): they have a dimension more outside
-    and stand last. Which of the others are carried is told by parameters that changed their names in jax 0.12."""
+    """Return how many of a scan's operands (or results) are cut into slices (or stacked): they have a dimension more
+    outside and stand last. Parameters say which of the others are carried: they changed their names in jax 0.12."""
     return sum(len(_type(one)[1]) > len(_type(other)[1]) for one, other in zip(entry_value, inner, strict=True))
 
 
@@ -328,7 +329,7 @@ def _place(equation: Equation) -> Place | None:
 
 
 def call_site() -> Place | None:
-    """The line of the user's code that is running, while one of JAX's functions is replaced by ours."""
+    """Return the line of the user's code that is running, while one of JAX's functions is replaced by ours."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # hloinspect/compile
     for found in _frames(sys._getframe(1)):
         file = found.f_code.co_filename

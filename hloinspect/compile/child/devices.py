@@ -1,11 +1,10 @@
 """Makes JAX take a compile-only topology for the machine it runs on (child process only; nothing is ever undone).
 
-JAX can compile for devices that are not there, but a program must ask for that: build its mesh from a topology, never
-run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces of
-JAX that such programs reach are replaced here: the target's devices are reported, what has nothing to do with them runs
-on the CPU, and whatever would land on the target becomes a ``TargetArray`` (eager.py says where and how). Held to jax
-0.9 .. 0.12. Private names of JAX are reached through private.py.
-"""
+JAX can compile for devices that are not there, but a program must be written for that: build its mesh from a topology,
+never run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces
+of JAX that such programs reach are replaced here: the target's devices are reported, what has nothing to do with them
+runs on the CPU, and whatever would land on the target becomes a ``TargetArray`` (eager.py says where and how). Held to
+jax 0.9 .. 0.12. Private names of JAX are reached through private.py."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def become_target(
     options: Mapping[str, Option] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """From here on ``devices`` (of one topology; "gpu" or "tpu") are what this process' JAX reports and lowers for.
+    """Make ``devices`` (of one topology; "gpu" or "tpu") what this process' JAX reports and lowers for.
 
     ``options`` are the compiler options that a small program of the target is compiled with (compile/child/eager.py);
     ``note`` is called with what the manifest should say, ``say`` with what takes long. Call it once, before the
@@ -74,11 +73,11 @@ def become_target(
 
 
 def _report_devices(target_devices: list[Device], platform: str) -> None:
-    """``jax.devices()``, ``jax.device_count()``, ``jax.default_backend()`` and what builds on them."""
+    """Replace ``jax.devices()``, ``jax.device_count()``, ``jax.default_backend()`` and what builds on them."""
     xla_bridge = module("xla_bridge")
     client = target_devices[0].client
-    backends = xla_bridge.backends()  # starts the CPU backend; a program may go on to ask for jax.devices("cpu")
-    with contextlib.suppress(TypeError, AttributeError):  # jax.export asks it of every client
+    backends = xla_bridge.backends()  # starts the CPU backend; a program may use jax.devices("cpu") too
+    with contextlib.suppress(TypeError, AttributeError):  # jax.export reads it of every client
         type(client).serialize_with_sdy = True
     backends[platform] = client  # jax.devices("gpu") and jax.devices("tpu") look here
     private("xla_bridge", "_default_backend")  # so that setting it means something
@@ -86,7 +85,7 @@ def _report_devices(target_devices: list[Device], platform: str) -> None:
     all_devices = xla_bridge.devices
 
     def devices(backend: object = None) -> list[Device]:
-        # A TPU topology may have more chips than the user asked for: only the first ones exist then.
+        # A TPU topology may have more chips than the user requested: only the first ones exist then.
         return list(target_devices) if xla_bridge.get_backend(backend) is client else all_devices(backend)
 
     def device_count(backend: object = None) -> int:
@@ -102,7 +101,7 @@ def _report_devices(target_devices: list[Device], platform: str) -> None:
 
 
 def _run_eagerly_on_cpu(first_target_device: Device, note: Callable[[str], None]) -> None:
-    """Eager operations (initialization, keys) run on the CPU; what is lowered without a sharding is the target's."""
+    """Let eager operations (initialization, keys) run on the CPU, and lower for the target what has no sharding."""
     jax.config.update("jax_default_device", module("xla_bridge").backends()["cpu"].local_devices()[0])
     traced = module("stages").Traced
     lower = traced.lower
@@ -124,7 +123,7 @@ def _run_eagerly_on_cpu(first_target_device: Device, note: Callable[[str], None]
 
 
 def _accept_abstract_arguments() -> None:
-    """A jitted function may be called with what an earlier one 'returned': shapes without values."""
+    """Let a jitted function be called with what an earlier one 'returned': shapes without values."""
     check_arg = private("dispatch", "check_arg")
 
     def check_arg_or_shape(arg: ArrayLike) -> None:
@@ -135,7 +134,8 @@ def _accept_abstract_arguments() -> None:
 
 
 def _make_device_put_abstract() -> None:
-    """Putting an array on the target gives its shape with that sharding; inside traced functions nothing changes."""
+    """Let an array that is put on the target be its shape with that sharding. Inside traced functions nothing
+    changes."""
     put = private("dispatch", "_device_put_sharding_impl")
 
     @functools.wraps(put)
@@ -177,7 +177,7 @@ def _shape_on(aval: Aval, place: Placing, x: ArrayLike) -> TargetArray:
 
 
 def _make_assembled_arrays_abstract() -> None:
-    """Data loaders build global batches of callbacks or of shards: only the shape and the dtype matter."""
+    """Let global batches, which data loaders build of callbacks or of shards, be their shape and dtype."""
     from_callback, from_shards = jax.make_array_from_callback, jax.make_array_from_single_device_arrays
 
     @functools.wraps(from_callback)
@@ -212,8 +212,8 @@ def _make_assembled_arrays_abstract() -> None:
 
 
 def _answer_for_devices(device: Device) -> None:
-    """What a program asks of a device: its memories, which a compile-only GPU does not report, and how full they are,
-    which nobody knows (JAX's CPU devices answer None to that too)."""
+    """Give a device what a program reads of it: its memories, which a compile-only GPU does not report, and how full
+    they are, which nobody knows (JAX's CPU devices return None for that too)."""
     kinds: Class = type(device)
     stats = kinds.memory_stats
     kinds.memory_stats = lambda self: None if on_target(self) else stats(self)
@@ -249,18 +249,18 @@ class TargetMemory:
         return str(self.device.platform)
 
     def addressable_by_devices(self) -> list[Device]:
-        """The devices that reach the memory."""
+        """Return the devices that reach the memory."""
         return [self.device]
 
 
 def _memories_of(device: Device) -> list[TargetMemory]:
-    """The memories of a GPU as JAX reports them, the default one first."""
+    """Return the memories of a GPU as JAX reports them, the default one first."""
     return [TargetMemory(kind, device) for kind in memory_kinds.KINDS]
 
 
 def _agree_with_nobody() -> None:
-    """``jax.experimental.multihost_utils`` passes values between the processes of a run. There is one here, and it has
-    the values that all of them start from."""
+    """Replace ``jax.experimental.multihost_utils``, which passes values between the processes of a run: there is one
+    here, and it has the values that all of them start from."""
     from jax.experimental import multihost_utils
 
     def process_allgather(in_tree: Tree, tiled: bool = False) -> Tree:
@@ -301,7 +301,7 @@ def _make_global_arrays_abstract(multihost_utils: Module) -> None:
 
 
 def _join_no_cluster() -> None:
-    """``jax.distributed.initialize()`` waits for processes that are not there; the target's are reported anyway."""
+    """Replace ``jax.distributed.initialize()``, which waits for processes that are not there."""
     jax.distributed.initialize = lambda *args, **kwargs: None
     jax.distributed.is_initialized = lambda: True
     jax.distributed.shutdown = lambda: None
@@ -311,7 +311,7 @@ def _join_no_cluster() -> None:
 
 
 def _clear_caches() -> None:
-    """Caches filled while jax was imported hold the CPU as backend and shardings hashed the old way."""
+    """Clear the caches that were filled while jax was imported: they hold the CPU as backend, and old hashes."""
     jax.clear_caches()
     for function in _cached_functions():
         function.cache_clear()

@@ -70,7 +70,7 @@ class Compiling:
 
 
 def answer_calls(compiling: Compiling) -> None:
-    """From here on calling a program that is for the target gives arrays without values."""
+    """Let a call of a program that is for the target return arrays without values, from here on."""
     _answer_executions()
     _answer_jitted_calls(compiling)
 

@@ -22,7 +22,7 @@ _HOST_KIND, _HOST_SPACE = '"pinned_host"', "S(5)"
 
 
 def keep_memory_kinds() -> None:
-    """From here on every module is compiled with the layouts that its memory kinds ask for. Nothing where jax is
+    """Compile every module with the layouts that its memory kinds request, from here on. Nothing changes where jax is
     new enough, or where a module has nothing in host memory."""
     if jax.__version_info__ >= READ_BY_XLA:
         return
@@ -52,8 +52,8 @@ def _set_layouts(module: MlirModule, options: Options) -> None:
 
 
 def shapes_in_memory(types: Iterable[MlirType], attributes: Iterable[MlirAttributes]) -> list[str]:
-    """Shapes as HLO text, of a function's MLIR tensor types and its attributes for each: row-major, and in host memory
-    where ``mhlo.memory_kind`` says ``pinned_host``."""
+    """Return shapes as HLO text, of a function's MLIR tensor types and its attributes for each: row-major, and in host
+    memory where ``mhlo.memory_kind`` says ``pinned_host``."""
     return [_shape(tensor, _kind(given) == _HOST_KIND) for tensor, given in zip(types, attributes, strict=True)]
 
 
@@ -69,7 +69,8 @@ def _shape(tensor: MlirType, on_host: bool) -> str:
 
 
 def hlo_dtype(mlir: str) -> str:
-    """HLO's name of an MLIR element type: ``bf16`` is one in both, ``ui8`` is ``u8``, ``f8E4M3FN`` is ``f8e4m3fn``."""
+    """Return HLO's name of an MLIR element type: ``bf16`` is one in both, ``ui8`` is ``u8``, ``f8E4M3FN`` is
+    ``f8e4m3fn``."""
     complex_ = {"complex<f32>": "c64", "complex<f64>": "c128"}
     if mlir in complex_:
         return complex_[mlir]

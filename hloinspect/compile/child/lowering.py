@@ -75,7 +75,7 @@ def lowered_step(job: Job, devices: Sequence[Device]) -> Lowered:
     if not job.policies and (request.outcomes or (request.policy is not None and not takes_policy)):
         raise ChildError(f"{request.step} {policies.NOT_TAKEN}")
     if request.policy is not None and takes_policy:
-        job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
+        job.policies.clear()  # it was given its policy: others that it makes do not count
     return lowered
 
 

@@ -291,7 +291,7 @@ def _options(job: Job, dump: str, more: Mapping[str, Option]) -> dict[str, Optio
 
 
 def _compiled(job: Job, lowered: Lowered, options: Mapping[str, Option]) -> Compiled:
-    """Compile, with options under the names that this XLA knows, and without asking a device that is not there."""
+    """Compile, with options under the names that this XLA knows, and without a query to a device that is not there."""
     from hloinspect.compile.child import kernels
 
     while True:
@@ -399,7 +399,7 @@ def notes_of_lost_offload(stablehlo: str, text: str) -> list[str]:
         ]
     if layouts < arguments:
         return [
-            f"{result.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were asked for, the module has {layouts} in host memory"
+            f"{result.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were requested, the module has {layouts} in host memory"
         ]
     return []
 

@@ -2,7 +2,7 @@
 
 MaxText can compile ahead of time (``maxtext.trainers.pre_train.train_compile``), for GPUs only on a machine that has
 one: it takes their devices from ``jax.devices()``. Those are the target's here (devices.py), so its own program
-runs as it is, and is stopped when it would compile. A TPU's devices, which it would ask libtpu for by one of its own
+runs as it is, and is stopped when it would compile. A TPU's devices, which it would take from libtpu by one of its own
 names, are taken from there as well: --topology may then be any that libtpu has. Held to MaxText 0.2.5; where another
 version is laid out differently, MaxTextError says what is missing.
 """
@@ -68,7 +68,7 @@ class _Reached(BaseException):
 
 
 def train_step(arguments: Sequence[str], devices: Sequence[Device]) -> Step:
-    """The train step of MaxText's configuration ``arguments``: a config file's name and ``key=value`` words.
+    """Return the train step of MaxText's configuration ``arguments``: a config file's name and ``key=value`` words.
 
     ``devices`` are the target's, which JAX reports already. Raises MaxTextError; whatever MaxText raises while it
     builds and traces the step goes through.
@@ -134,7 +134,7 @@ def _name_target(program: Module, count: int) -> None:
 
 
 def _command_line(program: Module, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
-    """The configuration's path, the user's keys, and the keys that the user did not give."""
+    """Return the configuration's path, the user's keys, and the keys that the user did not give."""
     if not arguments:
         raise MaxTextError("MaxText needs its configuration: base.yml key=value ...")
     config, *keys = arguments
@@ -156,7 +156,8 @@ def _command_line(program: Module, arguments: Sequence[str], scratch: str, hardw
 
 
 def _config_file(program: Module, name: str) -> str:
-    """A file of the user's, or one of those that MaxText installs (``base.yml``, ``gpu/models/llama3.1_405b.yml``)."""
+    """Return a file of the user's, or one of those that MaxText installs (``base.yml``,
+    ``gpu/models/llama3.1_405b.yml``)."""
     folder = Path(_attribute(_attribute(program, "pyconfig"), "MAXTEXT_CONFIGS_DIR"))
     for path in (Path(name), folder / name):
         if path.is_file():
@@ -221,7 +222,7 @@ def _settings(config: Module) -> dict[str, object]:
 
 
 def _avoid_cub(config: Module, step: Step) -> None:
-    """Known beforehand for such a model: compiling it once in vain takes long."""
+    """Use the options without CUB where a model is known to need them: compiling it once in vain takes long."""
     if step.hardware == "gpu" and getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
         step.notes.append(kernels.NOTE_CUB)
         step.options |= kernels.CUB_OPTIONS
@@ -234,7 +235,8 @@ def _typed(options: Mapping[str, Option]) -> dict[str, Option]:
 
 
 def _config_complaint(error: Exception) -> str:
-    """What is wrong with a configuration, in one line: MaxText lists a thousand keys where it does not know one."""
+    """Return what is wrong with a configuration, in one line: MaxText lists a thousand keys where it does not know
+    one."""
     text = str(error)
     unknown = re.match(r"'(\w+)' not in ('.*)", text, re.DOTALL)
     if unknown is None:

@@ -78,7 +78,8 @@ def _call_through_init(cls: Class) -> None:
 
 
 def _hash_with_kind(base_hash: Callable[[Sharding], int]) -> Callable[[Sharding], int]:
-    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up.
+    """Return a hash that has the remembered kind: JAX's caches are keyed by shardings, and two that differ only in the
+    kind must not be mixed up.
 
     A sharding that lost nothing keeps its hash: JAX has interned types by it (``ShapedArray``, since jax 0.12), and
     compares them by identity.

@@ -36,7 +36,7 @@ def private(module_name: str, name: str) -> Any:
 
 
 def replace_everywhere(old: object, new: object) -> None:
-    """JAX's modules import each other's functions by name, so set each name that holds ``old`` to ``new``."""
+    """Set each name of JAX's modules that holds ``old`` to ``new``: they import each other's functions by name."""
     for found in list(sys.modules.values()):
         if getattr(found, "__name__", "").partition(".")[0] == "jax":
             for name, value in list(vars(found).items()):
@@ -45,7 +45,8 @@ def replace_everywhere(old: object, new: object) -> None:
 
 
 def on_target(place: Placing) -> bool:
-    """Whether a device, sharding or format is of a device that is not there. False for abstract meshes and all else."""
+    """Return whether a device, sharding or format is of a device that is not there. False for abstract meshes and all
+    else."""
     if isinstance(place, jax.sharding.Sharding):
         try:
             return on_target(place._device_assignment[0])

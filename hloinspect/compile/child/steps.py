@@ -25,7 +25,7 @@ class StepError(Exception):
 
 
 def load_step(step: str, given: Collection[str] = ()) -> Callable[..., object]:
-    """The function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
+    """Return the function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
 
     Raises StepError where the file, the module or the function is missing, or where the function needs arguments that
     are not ``given`` or does not take one that is; whatever the module itself raises goes through.
@@ -50,7 +50,7 @@ def load_step(step: str, given: Collection[str] = ()) -> Callable[..., object]:
 
 
 def takes(function: Callable[..., object], name: str) -> bool:
-    """Whether a function can be called with a keyword argument of this name."""
+    """Return whether a function can be called with a keyword argument of this name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -185,7 +185,7 @@ def _from_tuple(value: object) -> jax.stages.Lowered | None:
 
 
 def _from_wrapper(value: object) -> jax.stages.Lowered | None:
-    """flax's nnx.jit and equinox's filter_jit wrap the Lowered in an object of their own: look one level deep."""
+    """Look one level deep for a Lowered: flax's nnx.jit and equinox's filter_jit wrap it in an object of their own."""
     if isinstance(value, jax.Array):
         return None
     names = {*getattr(value, "__dict__", {}), *(slot for cls in type(value).__mro__ for slot in _slots(cls))}

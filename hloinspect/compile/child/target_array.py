@@ -1,7 +1,7 @@
 """Arrays on devices that are not there: all that an array has but its values (child process only).
 
 A program that builds its step puts parameters on devices, adds them up, prints their sizes, hands them to a library
-that asks whether they are arrays. ``TargetArray`` is a ``jax.Array`` to all of them. An operation on it gives another
+that checks whether they are arrays. ``TargetArray`` is a ``jax.Array`` to all of them. An operation on it gives another
 one (``eager.py`` answers for jitted calls, and JAX makes one of each eager operation). Asking for a value that
 nobody knows is an error that says why.
 """
@@ -21,11 +21,11 @@ from hloinspect.compile.child.jax_types import ArrayLike, Aval, Device, DType, P
 
 
 class NoValueError(TypeError):
-    """The program asked for the value of an array on the target."""
+    """The program needs the value of an array on the target."""
 
 
 class KnownValue:
-    """A value that is made when somebody asks for it, and once. ``depth`` is how many programs must run for it."""
+    """A value that is made when it is first needed, and once. ``depth`` is how many programs must run for it."""
 
     __slots__ = ("_made", "_make", "depth")
 
@@ -78,7 +78,7 @@ class TargetArray(jax.Array):
 
     @property
     def known_value(self) -> KnownValue | None:
-        """What makes the same array on this machine, None where nobody knows the value."""
+        """Return what makes the same array on this machine, None where nobody knows the value."""
         return self._value
 
     def with_value(self, value: KnownValue) -> TargetArray:
@@ -147,17 +147,17 @@ class TargetArray(jax.Array):
         return False
 
     def delete(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
     def block_until_ready(self) -> TargetArray:
         return self
 
     def copy_to_host_async(self) -> None:
-        """Nothing is copied."""
+        """Do nothing: there is no value to copy."""
 
     @property
     def addressable_shards(self) -> list[Any]:
-        """The part of each device, with its shape and without a value. Empty where the sharding is not known."""
+        """Return the part of each device, with its shape and without a value. Empty where the sharding is not known."""
         if self.sharding is None:
             return []
         shard = importlib.import_module("jax._src.array").Shard
@@ -193,7 +193,7 @@ class TargetArray(jax.Array):
         return iter([part] * self.shape[0])
 
     def addressable_data(self, index: int) -> ArrayLike:
-        """The part of one device; see ``addressable_shards``."""
+        """Return the part of one device; see ``addressable_shards``."""
         return self.addressable_shards[index].data
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 XLA says nothing when it finds no entry of its autotuning results for a kernel, or when a profile is of another module.
 It does say so when ``xla_gpu_require_complete_aot_autotune_results`` is on: it refuses, with the number of kernels that
-have none. So it is asked once with that flag, and again without it where it has refused.
+have none. So it compiles once with that flag, and again without it where it has refused.
 """
 
 from __future__ import annotations
