@@ -1,4 +1,4 @@
-"""Which line computes an offloaded value, as the jaxpr tells it: behind calls, constraints and reshapes."""
+"""Which line computes an offloaded value, as the jaxpr shows it: behind calls, constraints and reshapes."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ def test_every_field_of_a_text_proto_is_found_in_order(fields: list[tuple[str, s
         (BINARY_CACHE, CURRENT, False, 2),
     ],
 )
-def test_results_of_autotuning_are_told_apart(content: bytes, message: str, text: bool, entries: int) -> None:
+def test_results_of_autotuning_are_recognized(content: bytes, message: str, text: bool, entries: int) -> None:
     found = autotune_file(content, Path("tuned"))
     assert (found.message, found.text, found.entries) == (message, text, entries)
     assert found.dnn_version == ("9.14.2" if message == LEGACY else None)
@@ -226,7 +226,7 @@ def compiled_by(answers: list[object], requested: list[dict[str, object]]):  # t
     return compile
 
 
-def test_xla_is_asked_which_kernels_have_no_entry(tmp_path: Path) -> None:
+def test_xla_says_which_kernels_have_no_entry(tmp_path: Path) -> None:
     path = tmp_path / "module.autotune_results.pbtxt"
     path.write_text(RESULTS)
     production = production_run(Production(autotune_results=path), "gpu", [])
@@ -335,7 +335,7 @@ def test_a_flag_of_the_run_that_xla_refuses_is_left_out_and_the_users_own_is_not
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "check", "compile", "passes", "diff"])
-def test_a_file_that_is_missing_is_told_before_anything_is_compiled(
+def test_a_file_that_is_missing_is_named_before_anything_is_compiled(
     command: str, option: str, value: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

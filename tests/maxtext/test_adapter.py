@@ -275,12 +275,9 @@ def test_a_host_of_tpus_has_four_chips_whatever_the_slices_shape(
 
 def test_experts_are_kept_from_cub_on_gpus_only() -> None:
     config = SimpleNamespace(num_experts=8, sparse_matmul=True)
-    options = {}
-    for hardware in ("gpu", "tpu"):
-        step = maxtext.Step(hardware)
-        maxtext._avoid_cub(config, step)
-        options[hardware] = step.options
+    options = {hardware: maxtext._options_without_cub(config, hardware) for hardware in ("gpu", "tpu")}
     assert options == {"gpu": CUB_OPTIONS, "tpu": {}}
+    assert maxtext._options_without_cub(SimpleNamespace(num_experts=1, sparse_matmul=True), "gpu") == {}
 
 
 def test_the_answer_names_tensors_memory_and_what_does_not_fit(answer: MaxTextAnswer) -> None:

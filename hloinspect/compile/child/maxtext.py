@@ -17,9 +17,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from hloinspect.compile.child import kernels
 from hloinspect.compile.child.jax_types import Device, Lowered, Module
@@ -43,20 +43,22 @@ DEFAULTS = {
 user's own value goes before."""
 
 
+Configuration: TypeAlias = Any
+"""A configuration of MaxText's."""
+
+
 class MaxTextError(Exception):
     """MaxText is missing, is not as it was, or refused its configuration: the one line that the user sees."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Step:
-    """The lowered train step for ``hardware``, gpu or tpu. ``options`` are MaxText's own XLA flags, ``settings`` what
-    its configuration says."""
+    """The lowered train step. ``options`` are MaxText's own XLA flags, ``settings`` what its configuration says."""
 
-    hardware: str
-    lowered: Lowered = None
-    options: dict[str, Option] = field(default_factory=dict)
-    settings: dict[str, object] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    lowered: Lowered
+    options: Mapping[str, Option]
+    settings: Mapping[str, object]
+    notes: tuple[str, ...] = ()
 
 
 class _Reached(BaseException):
@@ -76,19 +78,23 @@ def train_step(arguments: Sequence[str], devices: Sequence[Device]) -> Step:
     os.environ |= {"DECOUPLE_GCLOUD": "TRUE", "HF_HUB_OFFLINE": "1"}  # nothing is fetched
     program = _import()
     _name_target(program, len(devices))
-    step = Step("tpu" if devices[0].platform == "tpu" else "gpu")
-    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _watched(program, step):
+    hardware = "tpu" if devices[0].platform == "tpu" else "gpu"
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _noting_configurations(program) as made:
         try:
             with _stopped_before_compiling():
-                program.main([PROGRAM, *_command_line(program, arguments, scratch, step.hardware)])
+                program.main([PROGRAM, *_command_line(program, arguments, scratch, hardware)])
         except _Reached as reached:
-            step.lowered = reached.lowered
-            step.options |= _typed(reached.options)
+            config = made[-1] if made else None
+            without_cub = _options_without_cub(config, hardware)
+            return Step(
+                lowered=reached.lowered,
+                options={**without_cub, **_typed(reached.options)},
+                settings=_settings(config) if config is not None else {},
+                notes=(kernels.NOTE_CUB,) if without_cub else (),
+            )
         except SystemExit as error:
             raise MaxTextError(f"MaxText {_version()} called sys.exit({error.code!r})") from error
-    if step.lowered is None:
-        raise MaxTextError(_moved(f"{PROGRAM}.main compiled nothing"))
-    return step
+    raise MaxTextError(_moved(f"{PROGRAM}.main compiled nothing"))
 
 
 def _version() -> str:
@@ -169,16 +175,15 @@ def _config_file(program: Module, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _watched(program: Module, step: Step) -> Iterator[None]:
-    """Note the configuration when MaxText has made it."""
+def _noting_configurations(program: Module) -> Iterator[list[Configuration]]:
+    """Give a list that gets each configuration when MaxText has made it."""
+    made: list[Configuration] = []
     pyconfig = _attribute(program, "pyconfig")
     initialize = _attribute(pyconfig, "initialize")
 
-    def initialize_and_note(*args: object, **kwargs: object) -> object:
-        config = initialize(*args, **kwargs)
-        step.settings = _settings(config)
-        _avoid_cub(config, step)
-        return config
+    def initialize_and_note(*args: object, **kwargs: object) -> Configuration:
+        made.append(initialize(*args, **kwargs))
+        return made[-1]
 
     def refuse(error: Exception) -> None:
         raise MaxTextError(_config_complaint(error)) from error
@@ -187,7 +192,7 @@ def _watched(program: Module, step: Step) -> Iterator[None]:
         stack.enter_context(_replaced(pyconfig, "initialize", initialize_and_note))
         if hasattr(pyconfig, "_handle_config_exception"):  # logs, writes to /dev/termination-log and exits
             stack.enter_context(_replaced(pyconfig, "_handle_config_exception", refuse))
-        yield
+        yield made
 
 
 @contextlib.contextmanager
@@ -211,7 +216,7 @@ def _replaced(owner: object, name: str, new: object) -> Iterator[None]:
         setattr(owner, name, old)
 
 
-def _settings(config: Module) -> dict[str, object]:
+def _settings(config: Configuration) -> dict[str, object]:
     """Return what a report says of the configuration; None for a key that this MaxText does not have."""
     keys = ("model_name", "remat_policy", "scan_layers", "attention", "per_device_batch_size", "max_target_length")
     found = {key: getattr(config, key, None) for key in keys}
@@ -221,11 +226,10 @@ def _settings(config: Module) -> dict[str, object]:
     return {"library": "MaxText", "version": _version(), **plain, "tensors_on_device": kept}
 
 
-def _avoid_cub(config: Module, step: Step) -> None:
-    """Use the options without CUB where a model is known to need them: compiling it once in vain takes long."""
-    if step.hardware == "gpu" and getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
-        step.notes.append(kernels.NOTE_CUB)
-        step.options |= kernels.CUB_OPTIONS
+def _options_without_cub(config: Configuration, hardware: str) -> Mapping[str, Option]:
+    """Return the options without CUB where a model is known to need them: compiling it once in vain takes long."""
+    needs_them = getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False)
+    return kernels.CUB_OPTIONS if hardware == "gpu" and needs_them else {}
 
 
 def _typed(options: Mapping[str, Option]) -> dict[str, Option]:
