@@ -1,4 +1,4 @@
-"""NVIDIA's assembler is found where XLA finds it and where its users have it; where it is missing, the error says so."""
+"""NVIDIA's assembler is found where XLA finds it and where its users have it; if it is missing, the error says so."""
 
 from __future__ import annotations
 
