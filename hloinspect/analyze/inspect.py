@@ -16,6 +16,7 @@ from hloinspect.errors import HloParseError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
 from hloinspect.hlo.model import Module
 from hloinspect.inputs.classify import STEP, classify
+from hloinspect.kinds import MemorySource
 from hloinspect.memory.estimate import ARTIFACTS, ESTIMATED, Memory, memory_of
 from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions, Production
@@ -309,7 +310,8 @@ def _memory(loaded: Loaded, target: Target | None, used: Memory | None) -> Memor
     host_limit = None
     if target is not None and target.link is not None and target.link.host_memory_bytes is not None:
         host_limit = int(target.link.host_memory_bytes.value / target.link.sharers)
-    device, host, source = loaded.device_bytes, loaded.host_bytes, ARTIFACTS
+    source: MemorySource = ARTIFACTS
+    device, host = loaded.device_bytes, loaded.host_bytes
     if device is None:
         device, host, source = None, None, "unknown"
         if used is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from hloinspect.errors import CompileError, HloParseError, InputError, UsageErro
 from hloinspect.hardware import Target, target_of_device
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
-from hloinspect.inputs.classify import COMPILED, DUMP, Input
+from hloinspect.inputs.classify import COMPILED, DUMP, STEP, Input
 from hloinspect.offload.names import OffloadedName, hlo_dtype, with_alternatives, with_names
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.options import CompileOptions
@@ -119,13 +119,6 @@ def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for note in found for name in note.removeprefix(f"{NOTE_POLICY_UNMATCHED}: ").split(", "))
 
 
-def _dead(requested: Mapping[str, object]) -> tuple[str, ...] | None:
-    """Return the names of policies that offload nothing, from what a manifest says was requested; None where it does
-    not say so."""
-    found = requested.get("dead_policies")
-    return tuple(map(str, found)) if isinstance(found, list) else None
-
-
 def digest_of(path: Path) -> str | None:
     """Return the SHA-256 of a file; None for what is none."""
     if not path.is_file():  # a pipe can be read once
@@ -135,12 +128,16 @@ def digest_of(path: Path) -> str | None:
 
 
 def _compiled(found: Input, result: CompileResult) -> Loaded:
+    from hloinspect.inputs.manifest import MANIFEST
+    from hloinspect.placements.flow import requested_in
     from hloinspect.report.program import assigned_bytes, assigned_on_device, limits_of, program_of, unknown_of
 
     manifest = result.manifest
+    requested = requested_in(manifest, result.directory / MANIFEST)
+    dead = requested.dead_policies if requested else None
     device_bytes, about_memory = assigned_on_device(manifest)
     return Loaded(
-        info=InputInfo(found.text, found.kind, manifest.module_sha256),
+        info=InputInfo(found.text, STEP if found.kind == STEP else COMPILED, manifest.module_sha256),
         module=load_module(result.module_proto),
         program=program_of(manifest),
         target=manifest.target,
@@ -153,8 +150,8 @@ def _compiled(found: Input, result: CompileResult) -> Loaded:
         limits=(*limits_of(manifest), *about_memory),
         unknown=unknown_of(manifest),
         thunks=(result.thunk_sequence, result.directory / "thunk_metadata.txt"),
-        requested=_requested(result.stablehlo, _unmatched(manifest.notes), _dead(manifest.requested)),
-        requested_of=RequestedOf(manifest=manifest.requested, stablehlo=result.stablehlo, flags=manifest.xla_flags),
+        requested=_requested(result.stablehlo, _unmatched(manifest.notes), dead),
+        requested_of=RequestedOf(manifest=requested, stablehlo=result.stablehlo, flags=manifest.xla_flags),
         platform=manifest.platform,
     )
 
@@ -179,7 +176,7 @@ def _dumped(found: Input, wanted: str | None) -> Loaded:
         more = f" and {len(others) - 6} more" if len(others) > 6 else ""
         limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
     return Loaded(
-        info=InputInfo(str(chosen.module), found.kind, digest_of(chosen.module)),
+        info=InputInfo(str(chosen.module), DUMP, digest_of(chosen.module)),
         module=load_module(chosen.module),
         target=target_of_device(dumped_device(chosen)),
         device_bytes=memory.device_bytes if memory else None,

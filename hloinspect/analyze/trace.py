@@ -13,7 +13,7 @@ from hloinspect.analyze.load import digest_of
 from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
-from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
 from hloinspect.measure.join import join_of, module_name
 from hloinspect.measure.measured import Gap, MeasuredFile
 from hloinspect.offload.transfers import Offload
@@ -334,7 +334,7 @@ def _bare_report(
     """Return the report on traces that hold no module that can be read."""
     from hloinspect._version import __version__
 
-    platform = next((file.platform for file in files if file.platform), "unknown")
+    platform: ModulePlatform = next((file.platform for file in files if file.platform), "unknown")
     names = {p.program: p.name for file in files for p in file.programs}
     name = names.get(_main_program(files) or 0, "")
     return Report(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.errors import InputError, UsageError
-from hloinspect.inputs.manifest import MANIFEST, CompileResult, load_result
+from hloinspect.inputs.manifest import MANIFEST, CompileResult, Versions, load_result
 from hloinspect.options import cache_folder
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PREFIX = "step-"
 def key_of(
     stablehlo: str,
     compilation: Compilation,
-    versions: Mapping[str, str | None],
+    versions: Versions,
     configuration: Mapping[str, object],
 ) -> str:
     """Return the name of an entry: 40 hexadecimal digits of a hash. ``configuration`` is what decides a compilation

@@ -14,6 +14,7 @@ import msgspec
 
 from hloinspect.compile.flags import Option
 from hloinspect.inputs.manifest import OFFLOAD
+from hloinspect.kinds import Platform, Tensors
 
 Argument = bool | int | float | str | None
 """A keyword argument of a step."""
@@ -50,8 +51,8 @@ class StepRequest(_Record, frozen=True, kw_only=True):
     arguments: dict[str, Argument] = {}
     maxtext: tuple[str, ...] | None = None
     policy: NamedPolicy | None = None
-    outcomes: dict[str, str] = {}
-    offloaded: str = OFFLOAD
+    outcomes: dict[str, Tensors] = {}
+    offloaded: Tensors = OFFLOAD
 
 
 class AutotuneResults(_Record, frozen=True, kw_only=True):
@@ -96,7 +97,7 @@ class Compilation(_Record, frozen=True, kw_only=True):
 
     step: StepRequest
     target: str
-    platform: str
+    platform: Platform
     target_config: str | None
     devices: int
     topology: str

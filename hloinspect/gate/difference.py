@@ -7,13 +7,17 @@ unrolled, or its first turn peeled off), the name, the source, and at last by so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TypeVar
 
 from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
-from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
+from hloinspect.gate.snapshot import DIRECTIONS, FindingGroup, Snapshot, TransferGroup
+from hloinspect.kinds import ChangeKind, MetricUnit
+
+_Word = TypeVar("_Word", bound=str)
 
 _SEEN_SHARE = 0.001
 """Waits that differ by less than this share of the longer step are the same."""
@@ -26,7 +30,7 @@ class MetricChange:
     metric: str
     before: float | None
     after: float | None
-    unit: str
+    unit: MetricUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class TransferChange:
     """``kind`` is went, came or changed; ``what`` says in how far, a few words each (``lost cover: hidden ->
     exposed``). ``cost_ms`` is what the step waits more for it, None where a side does not tell."""
 
-    kind: str
+    kind: ChangeKind
     before: TransferGroup | None
     after: TransferGroup | None
     what: tuple[str, ...]
@@ -107,8 +111,8 @@ def place(group: TransferGroup | FindingGroup | None) -> str:
     return f"{group.file}:{group.line}{inside}" if group.line else f"{group.file}{inside}"
 
 
-def counted(counts: dict[str, int]) -> str:
-    """``hidden``, or ``3 hidden, 1 exposed``."""
+def counted(counts: Mapping[_Word, int]) -> str:
+    """Return ``hidden``, or ``3 hidden, 1 exposed``."""
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -226,7 +230,7 @@ def _merged(groups: Sequence[TransferGroup]) -> TransferGroup:
     )
 
 
-def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+def _summed(counts: Sequence[Mapping[_Word, int]]) -> dict[_Word, int]:
     words = sorted({word for each in counts for word in each})
     return {word: sum(each.get(word, 0) for each in counts) for word in words}
 
@@ -340,14 +344,14 @@ def _link(d2h: float | None, h2d: float | None) -> str:
 
 def _metrics(before: Snapshot, after: Snapshot) -> Sequence[MetricChange]:
     had, has = before, after
-    rows: list[tuple[str, float | None, float | None, str]] = [("step", had.step_ms, has.step_ms, "ms")]
+    rows: list[tuple[str, float | None, float | None, MetricUnit]] = [("step", had.step_ms, has.step_ms, "ms")]
     for name in ("stall", "exposed"):
         old, new = getattr(had, f"{name}_ms"), getattr(has, f"{name}_ms")
         for part in ("total", "d2h", "h2d"):
             metric = name if part == "total" else f"{name}.{part}"
             rows.append((metric, getattr(old, part, None), getattr(new, part, None), "ms"))
-    for part in ("d2h", "h2d"):
-        rows.append((f"bytes.{part}", had.bytes_per_step[part], has.bytes_per_step[part], "bytes"))
+    for direction in DIRECTIONS:
+        rows.append((f"bytes.{direction}", had.bytes_per_step[direction], has.bytes_per_step[direction], "bytes"))
     rows.append(("memory.device", had.memory.device_bytes, has.memory.device_bytes, "bytes"))
     rows.append(("memory.host", had.memory.host_bytes, has.memory.host_bytes, "bytes"))
     for verdict in sorted({*had.verdicts, *has.verdicts}):

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Final
 
 from hloinspect.gate.snapshot import FindingGroup, Subject
+from hloinspect.kinds import ChangeKind
 from hloinspect.rules.rule import SEVERITIES
 
-WENT, CAME, CHANGED = "went", "came", "changed"
+WENT: Final = "went"
+CAME: Final = "came"
+CHANGED: Final = "changed"
 _MAX_NAMED = 4
 
 
@@ -18,7 +22,7 @@ class FindingChange:
     """``kind`` is came, went, or changed (the severity). A side holds the subjects that it is true of, and their number
     as ``count``."""
 
-    kind: str
+    kind: ChangeKind
     before: FindingGroup | None
     after: FindingGroup | None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hloinspect.analyze.answer import answer
 from hloinspect.errors import UsageError
@@ -15,7 +15,7 @@ from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
 from hloinspect.inputs.classify import DUMP
-from hloinspect.kinds import UNKNOWN
+from hloinspect.kinds import UNKNOWN, GateStatus
 from hloinspect.report.schema import FindingInfo, Report
 from hloinspect.rules.blocking import blocking_findings
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from hloinspect.gate.difference import Difference
     from hloinspect.gate.findings import FindingChange
 
-PASSED, FAILED, UNDECIDED, ERROR = "passed", "failed", "unknown", "error"
+PASSED: Final = "passed"
+FAILED: Final = "failed"
+UNDECIDED: Final = "unknown"
+ERROR: Final = "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Checked:
     difference: Difference | None
     now: Snapshot
 
-    def status(self, allow_unknown: bool = False) -> str:
+    def status(self, allow_unknown: bool = False) -> GateStatus:
         """Return passed, failed, or unknown: not enough evidence, or nothing to compare with (never allowed)."""
         statuses = {result.status for result in self.results}
         if self.blocked or OVER in statuses:
@@ -110,7 +113,7 @@ class Unread:
     code: str = ""
 
 
-def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
+def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> GateStatus:
     """Return the worst of all: error before failed before unknown before passed."""
     if unread:
         return ERROR

@@ -1,6 +1,9 @@
-"""What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
-that decides anything, no path outside of the project. (Of an input outside of it ``origin`` has its folder's name and a
-digest of its path, and no comparison looks at it.)"""
+"""What a baseline keeps of a report, and what two answers are compared by.
+
+It has no name of an instruction and no path outside of the project, and no line number decides anything. Of an input
+outside of the project ``origin`` has its folder's name and a digest of its path, and no comparison looks at it. The
+types are those that a baseline is checked against when it is read.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,34 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import Annotated, Final, Literal, TypeVar, cast
 
+from hloinspect.decoding import Complete, Count, NonNegative, Pattern, Positive
+from hloinspect.inputs.manifest import Configuration
+from hloinspect.kinds import Basis, Direction, MemorySource, Severity, Verdict
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
-if TYPE_CHECKING:
-    from hloinspect.inputs.manifest import Configuration
+PREDICTED: Final = "predicted"
+MEASURED: Final = "measured"
+DIRECTIONS: Final[tuple[Direction, ...]] = ("d2h", "h2d")
 
-PREDICTED, MEASURED = "predicted", "measured"
+Moved = Literal["dma", "kernel", "unknown", "synchronous dma", "synchronous kernel", "synchronous unknown"]
+"""What moves the bytes of a transfer, and whether it has no pair to hide in."""
+
+BytesByDirection = Annotated[dict[Direction, Count], Complete(DIRECTIONS)]
+
+RuleCode = Annotated[str, Pattern(r"HLO\d{3}", "the code of a rule, such as HLO110")]
+
+_Word = TypeVar("_Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Milliseconds a step by direction. Exposed time's total is a union, so it can be less than the sum."""
 
-    d2h: float
-    h2d: float
-    total: float
+    d2h: NonNegative
+    h2d: NonNegative
+    total: NonNegative
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +51,8 @@ class Made:
     jaxlib: str | None
     flags: tuple[str, ...] | None
     topology: str | None
-    d2h_gbps: float | None
-    h2d_gbps: float | None
+    d2h_gbps: NonNegative | None
+    h2d_gbps: NonNegative | None
     module: str
     fingerprint: str
     schedule_hash: str
@@ -49,9 +63,9 @@ class Made:
 class MemorySnapshot:
     """Bytes on a device and in its host memory; ``source`` as in the report."""
 
-    device_bytes: int | None
-    host_bytes: int | None
-    source: str
+    device_bytes: Count | None
+    host_bytes: Count | None
+    source: MemorySource
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +77,23 @@ class TransferGroup:
     run; times are a step's over the whole group and None where they were neither predicted nor measured.
     """
 
-    direction: str
+    direction: Direction
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     name: str | None
-    loop_depth: int
+    loop_depth: Count
     file: str | None
     function: str | None
-    line: int | None
-    count: int
-    runs: int
-    bytes: int
-    bytes_per_step: int
-    mechanisms: dict[str, int]
-    verdicts: dict[str, int]
-    duration_ms: float | None
-    cover_ms: float | None
-    wait_ms: float | None
+    line: Count | None
+    count: Count
+    runs: Count
+    bytes: Count
+    bytes_per_step: Count
+    mechanisms: dict[Moved, Count]
+    verdicts: dict[Verdict, Count]
+    duration_ms: NonNegative | None
+    cover_ms: NonNegative | None
+    wait_ms: NonNegative | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,68 +105,68 @@ class Subject:
     array: str | None
     file: str | None
     function: str | None
-    line: int | None
+    line: Count | None
 
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
     """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
 
-    code: str
+    code: RuleCode
     name: str
-    severity: str
+    severity: Severity
     file: str | None
     function: str | None
-    line: int | None
-    count: int
+    line: Count | None
+    count: Count
     subjects: tuple[Subject, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` is another for another input of the same
-    name (gate/origin.py), and None in what an older version wrote."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` differs for another input of the same name
+    (gate/origin.py), and None in what an older version wrote."""
 
     step: str
     target: str | None
-    devices: int
-    kind: str
+    devices: Positive
+    kind: Basis
     made: Made
-    step_ms: float | None
+    step_ms: NonNegative | None
     stall_ms: Split | None
     exposed_ms: Split | None
-    bytes_per_step: dict[str, int]
-    verdicts: dict[str, int]
+    bytes_per_step: BytesByDirection
+    verdicts: dict[Verdict, Count]
     memory: MemorySnapshot
     transfers: tuple[TransferGroup, ...]
     findings: tuple[FindingGroup, ...]
-    rules_not_run: tuple[str, ...]
+    rules_not_run: tuple[RuleCode, ...]
     origin: str | None = None
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What it is filed under."""
+        """Return what it is filed under."""
         return (self.step, self.target or "", self.devices, self.kind)
 
 
 def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
-    """The step's figures that a gate goes by: measured where there is a trace, predicted else."""
+    """Return the step's figures that a gate goes by: measured where there is a trace, else predicted."""
     return report.step.measured if report.trace is not None else report.step.predicted
 
 
-def kind_of(report: Report) -> str:
-    """Whether a report's figures are measured or predicted."""
+def kind_of(report: Report) -> Basis:
+    """Return whether a report's figures are measured or predicted."""
     return MEASURED if report.trace is not None else PREDICTED
 
 
 def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
-    """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default. ``origin``: as gate/origin.py gives it."""
+    """Return what to keep of a report on the step of that name. ``folder`` is what paths are relative to, the working
+    directory by default. ``origin`` is as gate/origin.py gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
-    sent: dict[str, int] = {"d2h": 0, "h2d": 0}
+    sent: dict[Direction, int] = {"d2h": 0, "h2d": 0}
     for transfer in report.transfers:
         sent[transfer.direction] += transfer.bytes_per_step
     program, module = report.program, report.module
@@ -188,18 +202,19 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
 
 
 def told_from(path: str, folder: Path) -> str:
-    """A path as the folder sees it; the bare name of one that lies elsewhere: another machine has it somewhere else."""
+    """Return a path as the folder sees it. Of one that lies elsewhere it is the bare name: another machine has it in
+    another place."""
     pure = PurePath(path)
     if not pure.is_absolute():
         return pure.as_posix()
     return pure.relative_to(folder).as_posix() if pure.is_relative_to(folder) else pure.name
 
 
-def _sorted(counts: Counter[str]) -> dict[str, int]:
+def _sorted(counts: Counter[_Word]) -> dict[_Word, int]:
     return dict(sorted(counts.items()))
 
 
-_Key = tuple[str, str, tuple[int, ...], str, int, str, str]
+_Key = tuple[Direction, str, tuple[int, ...], str, int, str, str]
 
 
 def _transfers(transfers: Sequence[TransferInfo], base: Path) -> tuple[TransferGroup, ...]:
@@ -261,14 +276,16 @@ def _group(key: _Key, members: Sequence[TransferInfo]) -> TransferGroup:
     )
 
 
-def mechanism_of(transfer: TransferInfo) -> str:
-    """``dma``, ``kernel`` or the like, and whether it has no pair to hide in."""
-    return transfer.mechanism if transfer.asynchronous else f"synchronous {transfer.mechanism}"
+def mechanism_of(transfer: TransferInfo) -> Moved:
+    """Return what moves a transfer's bytes, and whether it has no pair to hide in."""
+    if transfer.asynchronous:
+        return transfer.mechanism
+    return cast(Moved, f"synchronous {transfer.mechanism}")
 
 
 def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     transfers = {transfer.id: transfer for transfer in report.transfers}
-    groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
+    groups: dict[tuple[str, Severity, str, str], list[FindingInfo]] = {}
     for finding in report.findings:
         file, function, _ = _place_of(finding.source, base)
         groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.shape import MAX_NESTING, Shape
@@ -296,9 +296,9 @@ class Module:
     entry_name: str
     is_scheduled: bool
     attributes: Mapping[str, str]
-    platform: str  # "gpu" | "tpu" | "cpu" | "" where nothing tells
+    platform: Literal["gpu", "tpu", "cpu", ""]  # "" where nothing tells
     size_bytes: int
-    kind: str  # "text" | "proto"
+    kind: Literal["text", "proto"]
 
     @property
     def entry(self) -> Computation:

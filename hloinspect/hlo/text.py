@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.calls import check_calls
@@ -34,13 +35,14 @@ _GPU_MARKS = ("operation_queue_id", "fusion_backend_config", "__cublas", "finger
 _CPU_MARKS = ("outer_dimension_partitions", "__ynn_fusion", "__onednn$", '"lapack_')
 
 
-def _platform(text: str) -> str:
+def _platform(text: str) -> Literal["gpu", "tpu", "cpu", ""]:
     """What compiled the text: only the GPU's backend writes queue ids and fingerprints, only the TPU's tiles layouts
     and reports scoped memory, only the CPU's parts loops and calls LAPACK. A small module may have none of that."""
-    for platform, marks in (("gpu", _GPU_MARKS), ("tpu", _TPU_MARKS), ("cpu", _CPU_MARKS)):
-        if any(mark in text for mark in marks):
-            return platform
-    return ""
+    if any(mark in text for mark in _GPU_MARKS):
+        return "gpu"
+    if any(mark in text for mark in _TPU_MARKS):
+        return "tpu"
+    return "cpu" if any(mark in text for mark in _CPU_MARKS) else ""
 
 
 def parse_text(text: str) -> Module:

@@ -17,12 +17,13 @@ from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.hardware import Target, load_target
 from hloinspect.inputs.manifest import NOTE_POLICY_UNMATCHED, OFFLOAD, REMAT, SAVE, CompileResult
+from hloinspect.kinds import Tensors
 from hloinspect.options import CompileOptions
 from hloinspect.report.host_memory import HostMemory, host_memory_of
 from hloinspect.report.schema import Report
 
 SCHEMA = "hloinspect.maxtext/1"
-INSTEAD = (REMAT, SAVE)
+INSTEAD: tuple[Tensors, ...] = (REMAT, SAVE)
 """What may become of the offloaded tensors in a comparison: recomputed, or kept on the device."""
 
 _INSTALL = "install it with: pip install 'hloinspect[maxtext]' (Python 3.12 or newer)"
@@ -35,7 +36,7 @@ class Variant:
     ``compile_s`` is the time in the compiler, ``process_s`` that of the whole child, ``peak_rss_bytes`` its memory.
     """
 
-    tensors: str
+    tensors: Tensors
     report: Report
     host: HostMemory
     compile_s: float
@@ -73,6 +74,7 @@ def inspect_maxtext(
     Raises HloInspectError.
     """
     target = target_for_maxtext(judging.target)
+    others = [tensors for word in dict.fromkeys(compare) for tensors in INSTEAD if tensors == word]
     if strange := [word for word in compare if word not in INSTEAD]:
         raise UsageError(f"--compare {strange[0]}: it is remat, save, or both with a comma between them")
     check_installed()
@@ -81,7 +83,7 @@ def inspect_maxtext(
         out = compiling.keep or Path(scratch) / "step"
         results: list[CompileResult] = []
         variants: list[Variant] = []
-        for tensors in (OFFLOAD, *dict.fromkeys(compare)):
+        for tensors in (OFFLOAD, *others):
             folder = out if tensors == OFFLOAD else out / tensors
             request = StepRequest(step=shlex.join(["maxtext", *arguments]), maxtext=tuple(arguments), offloaded=tensors)
             results.append(_compile(request, target, compiling, folder, _prefixed(say, tensors if compare else "")))
@@ -125,7 +127,7 @@ def _compile(
         raise explained(error) from None
 
 
-def _variant(result: CompileResult, tensors: str, judging: JudgeOptions) -> Variant:
+def _variant(result: CompileResult, tensors: Tensors, judging: JudgeOptions) -> Variant:
     from hloinspect.analyze.inspect import inspect_input
 
     report = inspect_input(str(result.directory), CompileOptions(), judging).report
@@ -143,8 +145,8 @@ def _variant(result: CompileResult, tensors: str, judging: JudgeOptions) -> Vari
 
 def _answer(result: CompileResult, variants: tuple[Variant, ...]) -> MaxTextAnswer:
     manifest = result.manifest
-    settings = dict(manifest.settings)
-    on_device = tuple(settings.pop("tensors_on_device", ()))
+    settings = {key: value for key, value in manifest.settings.items() if key != "tensors_on_device"}
+    on_device = manifest.settings.get("tensors_on_device", ())
     unmatched = [note for note in manifest.notes if note.startswith(NOTE_POLICY_UNMATCHED)]
     return MaxTextAnswer(
         settings=settings,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events as kinds
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import ProgramJoin
@@ -163,7 +165,7 @@ def _steps(
     marks: StepMarks | None,
     launched: LaunchTimes,
     found: DeviceEvents,
-) -> tuple[Ints, Ints, dict[int, str], list[str]]:
+) -> tuple[Ints, Ints, dict[int, SetAsideReason], list[str]]:
     """The step of each run, the numbers of the steps, steps to set aside, and what to note."""
     count = max(len(runs), 1)
     one_each = np.arange(count)
@@ -187,7 +189,9 @@ def _steps(
     new = np.concatenate(([True], group[1:] != group[:-1]))
     step = np.cumsum(new) - 1
     firsts = np.flatnonzero(new)
-    outside = {int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]}
+    outside: dict[int, SetAsideReason] = {
+        int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]
+    }
     numbers = np.where(inside[firsts], marks.number[np.maximum(mark[firsts], 0)], -1)
     return step, numbers, outside, []
 
@@ -270,11 +274,12 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
     time_ps: Ints,
     joined: ProgramJoin | None,
     most_bytes_per_s: float,
-    aside: dict[int, str],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    aside: dict[int, SetAsideReason],
+) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...]]:
     """The reason for which each step does not count, "" for those that do; and what was seen."""
     count = len(time_ps)
-    reasons, details = [aside.get(number, "") for number in range(count)], [""] * count
+    reasons: list[SetAsideReason | Literal[""]] = [aside.get(number, "") for number in range(count)]
+    details = [""] * count
     is_fixed = _is_fixed(found, joined)
     fixed_step, fixed_op = step, found.op
     if not is_fixed.all() or (len(step) and int(np.min(step)) < 0):

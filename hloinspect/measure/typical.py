@@ -10,14 +10,25 @@ from numpy.typing import NDArray
 
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Moves
 from hloinspect.timeline.spans import Ints
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline.timeline import (
+    COLLECTIVE,
+    COMPUTE,
+    D2H,
+    H2D,
+    WAIT,
+    Interval,
+    IntervalKind,
+    Segment,
+    Stream,
+    Timeline,
+)
 
 MAX_EVENTS = 200_000
 """A step of more events is not kept."""
 
 _COMPUTE, _COLLECTIVE, _D2H, _H2D, _WAIT = range(5)
-_KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
-_STREAMS = ("main", "communication", D2H, H2D, "main")
+_KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
+_STREAMS: tuple[Stream, ...] = ("main", "communication", D2H, H2D, "main")
 
 
 @dataclass(frozen=True, slots=True)

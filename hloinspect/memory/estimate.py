@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
+from hloinspect.kinds import LiveValueKind
 from hloinspect.memory.assign import SpaceUse, assign, spaces_of
 from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
 from hloinspect.memory.values import Buffer
@@ -20,8 +22,8 @@ from hloinspect.offload.source import Source, source_of
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
 
-ARTIFACTS = "artifacts"
-ESTIMATED = "estimated"
+ARTIFACTS: Final = "artifacts"
+ESTIMATED: Final = "estimated"
 MAX_VALUES = 12
 """Values at the peak that are named; the smaller ones are only counted."""
 
@@ -44,7 +46,7 @@ class LiveValue:
     dtype: str
     shape: tuple[int, ...]
     bytes: int
-    kind: str
+    kind: LiveValueKind
     source: Source | None
 
 
@@ -170,7 +172,7 @@ def _lives_at(buffer: Buffer, time: int) -> bool:
 
 def _live_value(buffer: Buffer) -> LiveValue:
     maker, shape = buffer.origin.instruction, buffer.origin.shape
-    kind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
+    kind: LiveValueKind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
     named = maker.metadata.op_name if kind == "argument" else ""
     place = "".join(f"{{{index}}}" for index in buffer.origin.path)
     return LiveValue(

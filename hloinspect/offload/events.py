@@ -6,22 +6,26 @@ what an offload policy asks for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape
+from hloinspect.kinds import HostEventKind
 from hloinspect.offload.program import Program
 
-HOST_COMPUTE = "host_compute"
-CALLBACK = "callback"
-SEND = "send"
-RECV = "recv"
-INFEED = "infeed"
-OUTFEED = "outfeed"
-ANNOTATION = "annotation"
-MANY_RESULTS = "many_results"
+HOST_COMPUTE: Final = "host_compute"
+CALLBACK: Final = "callback"
+SEND: Final = "send"
+RECV: Final = "recv"
+INFEED: Final = "infeed"
+OUTFEED: Final = "outfeed"
+ANNOTATION: Final = "annotation"
+MANY_RESULTS: Final = "many_results"
 
+_FEEDS: Mapping[str, HostEventKind] = {"infeed": INFEED, "outfeed": OUTFEED}
+_ENDS: Mapping[str, HostEventKind] = {"send": SEND, "recv": RECV}
 _HANDLER = "_xla_host_transfer_handler_name"
 _CALLBACK_ENDINGS = ("python_gpu_callback", "python_callback", "python_cpu_callback")
 _ANNOTATIONS = frozenset(
@@ -40,7 +44,7 @@ class HostEvent:
     which no compiler was seen to make).
     """
 
-    kind: str
+    kind: HostEventKind
     instruction: str
     computation: str
     executions: int
@@ -66,17 +70,17 @@ def _places(computation: Computation) -> list[int]:
     return sorted(found | starts | {*called})
 
 
-def kind_of(module: Module, instruction: Instruction) -> str:
+def kind_of(module: Module, instruction: Instruction) -> HostEventKind | Literal[""]:
     """What kind of host event an instruction is, or "".
 
     ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a
     ``custom-call`` in dumps and protos.
     """
     opcode = instruction.opcode
-    if opcode in (INFEED, OUTFEED):
-        return opcode
-    if opcode in (SEND, RECV):
-        return opcode if instruction.is_host_transfer or _HANDLER in instruction.frontend_attributes else ""
+    if opcode in _FEEDS:
+        return _FEEDS[opcode]
+    if opcode in _ENDS:
+        return _ENDS[opcode] if instruction.is_host_transfer or _HANDLER in instruction.frontend_attributes else ""
     if opcode in ("custom-call", "custom-call-start"):
         return _call_kind(instruction.custom_call_target)
     if opcode == "async-start":
@@ -89,7 +93,7 @@ def kind_of(module: Module, instruction: Instruction) -> str:
     return ""
 
 
-def _call_kind(target: str) -> str:
+def _call_kind(target: str) -> HostEventKind | Literal[""]:
     if target == "HostExecute":
         return HOST_COMPUTE
     if target in _ANNOTATIONS:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hloinspect.hlo.access import accesses, is_free, update_operand
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
+from hloinspect.kinds import Direction, HostValueKind, Mechanism
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.events import HostEvent, host_events, kind_of
 from hloinspect.offload.mechanism import slice_mechanism
@@ -32,14 +33,14 @@ class HostCopy:
     computation: str
     bytes: int
     executions: int
-    mechanism: str
+    mechanism: Mechanism
 
 
 @dataclass(frozen=True, slots=True)
 class HostValue:
     """An argument or a result of the step that lives in host memory."""
 
-    kind: str  # "parameter" | "result"
+    kind: HostValueKind
     name: str
     bytes: int
 
@@ -64,7 +65,7 @@ class Offload:
         """Names of the instructions of ``host_events``."""
         return tuple(event.instruction for event in self.host_events)
 
-    def bytes_per_step(self, direction: str) -> int:
+    def bytes_per_step(self, direction: Direction) -> int:
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
 
 
@@ -72,8 +73,8 @@ class Offload:
 class _Found:
     """A transfer before its partner is known. ``data`` is the operand whose value moves to the host."""
 
-    direction: str
-    mechanism: str
+    direction: Direction
+    mechanism: Mechanism
     asynchronous: bool
     bytes: int
     shape: Shape

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from hloinspect.errors import HloParseError, InputError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
@@ -31,7 +32,7 @@ _USE = re.compile(r"%([^\s,()=#]+)")
 class Line:
     """``sign`` is "-" (only before), "+" (only after) or " " (both)."""
 
-    sign: str
+    sign: Literal["-", "+", " "]
     text: str
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.errors import HloParseError, InputError
+from hloinspect.kinds import Direction, ItemKind
 from hloinspect.offload.transfer import D2H, H2D
-from hloinspect.passes.census import KINDS, MOVES, Census, census_of, signature
+from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, census_of, signature
 from hloinspect.passes.dump import PassDump, PassText, read_text
 
 
@@ -22,7 +23,7 @@ class Change:
     after: Census
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[ItemKind, ...]:
         """The kinds whose count or bytes changed; empty where instructions were only renamed or moved."""
         return tuple(kind for kind in KINDS if self.before.of(kind) != self.after.of(kind))
 
@@ -31,21 +32,21 @@ class Change:
         """Whether more of the step computes in host memory or on the host than before."""
         return any(self.delta(kind) > 0 for kind in ("host_copy", "host_mark", "host_compute"))
 
-    def delta(self, *kinds: str) -> int:
+    def delta(self, *kinds: ItemKind) -> int:
         """By how many there are more than before."""
         return sum(self.after.of(kind).count - self.before.of(kind).count for kind in kinds)
 
-    def fewer(self, direction: str) -> int:
+    def fewer(self, direction: Direction) -> int:
         """By how many fewer instructions ask for a move in a direction, or make one, than before; 0 for more."""
         return max(0, self.before.placements(direction) - self.after.placements(direction))
 
     @property
-    def dropped(self) -> dict[str, int]:
+    def dropped(self) -> dict[Direction, int]:
         """By direction, how many moves are gone and nothing instead of them: transfers are fewer, or the last placement
         went without one. What is computed in host memory instead does not count, nor a placement of what is there."""
         if self.on_host_now:
             return {}
-        gone = {
+        gone: dict[Direction, int] = {
             d: self.fewer(d)
             for d in (D2H, H2D)
             if not self.after.placements(d) or self.after.moves(d) < self.before.moves(d)
@@ -117,7 +118,7 @@ def words(change: Change) -> list[str]:
     return [*_lost(change), *_placed(change), *_carried_out(change), *_on_host(change), *_resized(change)]
 
 
-_WAYS = {D2H: "to the host", H2D: "back"}
+_WAYS: Mapping[Direction, str] = {D2H: "to the host", H2D: "back"}
 
 
 def _lost(change: Change) -> list[str]:
@@ -140,14 +141,14 @@ def _placed(change: Change) -> list[str]:
         return ["annotations became XLA's own marks"]
     if annotations + marks > 0:
         return [f"{annotations + marks} more placements: copies of computations"]
-    made = sum(change.delta(f"{kind}_{d}") for kind in MOVES for d in _WAYS)
+    made = change.delta(*MOVES[D2H], *MOVES[H2D])
     return ["placements became transfers"] if annotations + marks < 0 < made else []
 
 
 def _carried_out(change: Change) -> list[str]:
-    waits = change.delta(*(f"{kind}_{d}" for kind in ("copy", "slice", "kernel") for d in _WAYS))
+    waits = change.delta(*MOVES[D2H], *MOVES[H2D]) - change.delta("async_d2h", "async_h2d")
     starts = change.delta("async_d2h", "async_h2d")
-    placed = change.delta(*(f"{kind}_{d}" for kind in ("annotation", "mark") for d in _WAYS))
+    placed = change.delta(*PLACED[D2H], *PLACED[H2D])
     found = []
     if starts > 0 > waits:
         found.append("made asynchronous")
@@ -165,7 +166,7 @@ def _carried_out(change: Change) -> list[str]:
 
 
 def _on_host(change: Change) -> list[str]:
-    placed = change.delta(*(f"{kind}_{d}" for kind in ("annotation", "mark") for d in _WAYS))
+    placed = change.delta(*PLACED[D2H], *PLACED[H2D])
     found = []
     if change.delta("host_compute") > 0:
         found.append("turned to host compute")

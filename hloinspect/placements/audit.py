@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Instruction
+from hloinspect.kinds import Direction, PlacementBy, PlacementCause, PlacementKind, PlacementOutcome
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.events import HOST_COMPUTE as HOST_COMPUTE_EVENT
 from hloinspect.offload.names import _likeness as likeness
@@ -24,29 +26,35 @@ from hloinspect.placements.assign_requests import assign
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
 # What becomes of what was asked.
-KEPT = "kept"
-SYNCHRONOUS = "synchronous"
-KERNEL = "kernel"
-MERGED = "merged"
-HOST_COMPUTE = "host compute"
-DROPPED = "dropped"
-UNUSED = "unused"
-UNMATCHED = "never matched"
+KEPT: Final = "kept"
+SYNCHRONOUS: Final = "synchronous"
+KERNEL: Final = "kernel"
+MERGED: Final = "merged"
+HOST_COMPUTE: Final = "host compute"
+DROPPED: Final = "dropped"
+UNUSED: Final = "unused"
+UNMATCHED: Final = "never matched"
 LOST = (DROPPED, UNMATCHED)
 """The outcomes with which something that was asked for is not there. (What became host compute is there, elsewhere.)"""
 
 # Why something was dropped.
-FOLDED = "folded"
-DEAD = "dead"
-IS_CONSTANT = "constant"
-LOWERING = "lowering"
-MEMORY_KIND = "memory kind"
-NOT_BORNE = "not borne"
-NOT_NEEDED = "not needed"
-NO_TRANSFER = "no transfer"
+FOLDED: Final = "folded"
+DEAD: Final = "dead"
+IS_CONSTANT: Final = "constant"
+LOWERING: Final = "lowering"
+MEMORY_KIND: Final = "memory kind"
+NOT_BORNE: Final = "not borne"
+NOT_NEEDED: Final = "not needed"
+NO_TRANSFER: Final = "no transfer"
 
 # Kinds of entries.
-VALUE, ARGUMENT, RESULT, COMPUTE, NAME = "value", "argument", "result", "compute", "name"
+VALUE: Final = "value"
+ARGUMENT: Final = "argument"
+RESULT: Final = "result"
+COMPUTE: Final = "compute"
+NAME: Final = "name"
+
+_Became = tuple[PlacementOutcome, PlacementCause | Literal[""]]
 
 _SAME_BUFFER, _SAME_PLACE, _SAME_LINE, _ASKING_LINE, _SHAPE = 50, 40, 30, 20, 10
 _EXACT = 2  # a tie between equal shapes is stronger than one to a part
@@ -67,16 +75,16 @@ class Entry:
     together; ``transfers`` are the ids of those that answer. ``cause`` is one of the words above, "" where nothing is
     lost; ``pass_name`` the compiler pass that dropped it, where a ledger tells."""
 
-    kind: str
-    direction: str
-    by: str
+    kind: PlacementKind
+    direction: Direction | Literal[""]
+    by: PlacementBy
     name: str
     dtype: str
     shape: tuple[int, ...]
     count: int
     runs: int
-    outcome: str
-    cause: str
+    outcome: PlacementOutcome
+    cause: PlacementCause | Literal[""]
     near: str
     transfers: tuple[int, ...]
     place: Place | None
@@ -164,7 +172,7 @@ class _Join:
 
     # ---- ties
 
-    def _match(self, direction: str) -> None:
+    def _match(self, direction: Direction) -> None:
         numbers = [number for number, request in enumerate(self._requests) if request.direction == direction]
         numbers.sort(key=self._likelihood)
         transfers = [transfer for transfer in self._offload.transfers if transfer.direction == direction]
@@ -285,7 +293,7 @@ class _Join:
             pass_name=self._dropped_by.get(request.direction, "") if outcome == DROPPED and cause != LOWERING else "",
         )
 
-    def _outcome(self, number: int, request: Request) -> tuple[str, str]:
+    def _outcome(self, number: int, request: Request) -> _Became:
         by_id = {transfer.id: transfer for transfer in self._offload.transfers}
         found = [by_id[identity] for identity in self._transfers[number]]
         if any(transfer.mechanism == "kernel" for transfer in found):
@@ -316,7 +324,7 @@ class _Join:
             return request.computed
         return request.live and not any(other.of == number and not other.computed for other in self._requests)
 
-    def _cause(self, number: int, request: Request) -> str:
+    def _cause(self, number: int, request: Request) -> PlacementCause:
         if not request.live:
             return DEAD
         if number in self._missing:
@@ -345,13 +353,19 @@ class _Join:
             own = () if buffer is None else [t for t in self._offload.transfers if t.buffer == buffer]
             # a transfer that a placement asked for is that one's; the others only this can have asked for
             transfers = tuple(transfer.id for transfer in own if transfer.id not in explained)
-            outcome, cause = (KEPT, "") if buffer is not None else self._lost_entry_value(entry_value)
-            yield self._entry_value(entry_value, outcome, cause, transfers)
+            became: _Became = self._lost_entry_value(entry_value) if buffer is None else (KEPT, "")
+            yield self._entry_value(entry_value, *became, transfers)
 
-    def _lost_entry_value(self, entry_value: EntryValue) -> tuple[str, str]:
+    def _lost_entry_value(self, entry_value: EntryValue) -> _Became:
         return (UNUSED, DEAD) if entry_value.kind == ARGUMENT and entry_value.number < 0 else (DROPPED, MEMORY_KIND)
 
-    def _entry_value(self, entry_value: EntryValue, outcome: str, cause: str, transfers: tuple[int, ...]) -> Entry:
+    def _entry_value(
+        self,
+        entry_value: EntryValue,
+        outcome: PlacementOutcome,
+        cause: PlacementCause | Literal[""],
+        transfers: tuple[int, ...],
+    ) -> Entry:
         return Entry(
             entry_value.kind,
             "",
@@ -371,10 +385,12 @@ class _Join:
     def _computes(self) -> Iterator[Entry]:
         events = [event for event in self._offload.host_events if event.kind == HOST_COMPUTE_EVENT]
         for place in self._placements.computes:
-            outcome, cause = (KEPT, "") if events else (DROPPED, NO_TRANSFER)
-            if not events and any(copy.mechanism == "kernel" for copy in self._offload.host_copies):
-                outcome, cause = KERNEL, ""
-            yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, outcome, cause, "", (), place)
+            if events:
+                became: _Became = (KEPT, "")
+            else:
+                in_kernels = any(copy.mechanism == "kernel" for copy in self._offload.host_copies)
+                became = (KERNEL, "") if in_kernels else (DROPPED, NO_TRANSFER)
+            yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, *became, "", (), place)
 
     def _unmatched_names(self) -> Iterator[Entry]:
         """Names of policies that no offloaded value bears."""

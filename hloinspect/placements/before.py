@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
@@ -13,7 +14,7 @@ from hloinspect.hlo.shape import Shape, parse_shape
 from hloinspect.offload.source import source_of
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import EntryValue, Flow, Node, NodeKind, Place, Placements, Put, TooLargeError, Where
 from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
@@ -66,7 +67,7 @@ class _Reader:
 
     def _add(  # noqa: PLR0913  (the fields of a node, most of them left out by every caller)
         self,
-        kind: str,
+        kind: NodeKind,
         inputs: list[int],
         shape: Shape | None = None,
         on_host: bool | None = None,
@@ -137,7 +138,7 @@ class _Reader:
             return self._add(flow.CONSTANT, [], on_host=False)
         if opcode in _SAME or opcode == "broadcast" or is_sharding(instruction.custom_call_target):
             return self._add(flow.SAME, inputs[:1])
-        kind = flow.PART if opcode in _PARTS else flow.OPERATION
+        kind: NodeKind = flow.PART if opcode in _PARTS else flow.OPERATION
         node = self._add(kind, inputs[: _PARTS.get(opcode, len(inputs))], None, None, _place(instruction))
         return _shaped(instruction.shape, itertools.repeat(node))
 
@@ -215,5 +216,5 @@ def _layouts(module: Module) -> tuple[Sequence[Shape], Sequence[Shape]]:
     return parse_shape(arguments + ")").elements, returned.elements if returned.is_tuple else (returned,)
 
 
-def _entry_value(kind: str, number: int, name: str, leaf: Shape) -> EntryValue | None:
+def _entry_value(kind: Literal["argument", "result"], number: int, name: str, leaf: Shape) -> EntryValue | None:
     return EntryValue(kind, number, name, leaf.dtype, leaf.dims) if leaf.on_host else None

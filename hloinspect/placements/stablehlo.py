@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import EntryValue, Flow, Node, NodeKind, Place, Placements, Put, TooLargeError, Where
 
 MOST_STATEMENTS = 2_000_000
 """Functions are walked at each of their calls; beyond this the rest is left."""
@@ -229,7 +230,7 @@ class _Reader:
         if operation == "constant":
             return [self._graph.add(Node(flow.CONSTANT, [], "", (), False))]
         same = operation in _SAME or (operation == "custom_call" and is_sharding(statement.callee))
-        kind = flow.SAME if same else flow.PART if operation in _PARTS else flow.OPERATION
+        kind: NodeKind = flow.SAME if same else flow.PART if operation in _PARTS else flow.OPERATION
         inputs = inputs[: 1 if kind == flow.SAME else _PARTS.get(operation, len(inputs))]
         place = self._place(statement.text)
         return [self._graph.add(Node(kind, inputs, "", (), None, place)) for _ in statement.results]
@@ -292,7 +293,7 @@ class _Reader:
         return self._locations.place(found[1]) if found else None
 
 
-def _entry_values(kind: str, text: str) -> Iterator[EntryValue]:
+def _entry_values(kind: Literal["argument", "result"], text: str) -> Iterator[EntryValue]:
     """The arguments or results of the step that are asked for in host memory, from one half of its head."""
     pieces = re.split(r"%arg\d+: (?=tensor)" if kind == "argument" else r"(?<=[(,]) ?(?=tensor<)", text)[1:]
     for number, piece in enumerate(pieces):

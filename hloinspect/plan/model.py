@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hloinspect.kinds import Advice, Direction, MemorySource, PlanUnit, SearchEnd, Verdict
+
 SCHEMA = "hloinspect.plan/1"
 
 SCHEDULER_SHARE = 0.8
@@ -28,7 +30,7 @@ class MemoryUse:
     host_bytes: int | None
     host_limit_bytes: int | None
     host_devices: int
-    source: str
+    source: MemorySource
 
     @property
     def headroom_bytes(self) -> int | None:
@@ -64,13 +66,13 @@ class TransferLine:
     ``needed_link_gbps`` the link at which it would hide, where a faster one would that there could be."""
 
     id: int
-    direction: str
+    direction: Direction
     name: str | None
     tensor: str
     bytes_per_step: int
     duration_ms: float | None
     wait_ms: float | None
-    verdict: str
+    verdict: Verdict
     needed_link_gbps: float | None
 
 
@@ -150,7 +152,7 @@ class Elsewhere:
     step: StepTime | None
     fits: bool | None
     stand_in: str | None
-    verdicts: Mapping[int, str]
+    verdicts: Mapping[int, Verdict]
     waits_ms: Mapping[int, float]
 
 
@@ -176,7 +178,7 @@ class TensorLine:
     keep_gain_ms: float | None
     kept_device_bytes: int | None
     kept_fits: bool | None
-    advice: str
+    advice: Advice
     why: str
 
 
@@ -189,7 +191,7 @@ class SearchResult:
     flags_line: str
     moves: tuple[str, ...]
     tried: int
-    ended: str
+    ended: SearchEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class Plan:
     source: str
     axes: Mapping[str, tuple[str, ...]]
     targets: tuple[str, ...]
-    unit: str
+    unit: PlanUnit
     points: tuple[Point, ...]
     front: tuple[int, ...]
     best: int | None

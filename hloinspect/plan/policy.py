@@ -11,8 +11,9 @@ from msgspec import structs
 from hloinspect.compile.protocol import NamedPolicy, StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
+from hloinspect.kinds import Tensors
 
-OUTCOMES = (OFFLOAD, REMAT, SAVE)
+OUTCOMES: tuple[Tensors, ...] = (OFFLOAD, REMAT, SAVE)
 OWN = "own"
 """The policy of the step itself."""
 
@@ -32,7 +33,7 @@ class Policy:
     offloaded: tuple[str, ...] = ()
     everything: bool = False
     is_own: bool = False
-    outcomes: tuple[tuple[str, str], ...] = ()
+    outcomes: tuple[tuple[str, Tensors], ...] = ()
 
     def of_step(self, request: StepRequest) -> StepRequest:
         """Return the request with this policy (compile/child/policies.py)."""
@@ -41,11 +42,11 @@ class Policy:
         policy = NamedPolicy(saved=self.saved, offloaded=self.offloaded, everything=self.everything)
         return structs.replace(request, policy=policy)
 
-    def outcome_of(self, name: str) -> str:
+    def outcome_of(self, name: str) -> Tensors:
         """Return offload, save or remat: what becomes of the values of this name."""
         return OFFLOAD if name in self.offloaded else SAVE if name in self.saved else REMAT
 
-    def with_outcome(self, name: str, outcome: str) -> Policy:
+    def with_outcome(self, name: str, outcome: Tensors) -> Policy:
         """Return the same policy with another outcome for one name; other names keep theirs."""
         if self.is_own:
             return Policy(is_own=True, outcomes=(*(item for item in self.outcomes if item[0] != name), (name, outcome)))

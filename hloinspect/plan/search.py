@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
+from hloinspect.kinds import SearchEnd
 from hloinspect.plan.axes import FLAGS, POLICY, TARGET, flags_of
 from hloinspect.plan.front import best
 from hloinspect.plan.model import Point, SearchResult
@@ -49,7 +50,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     if at is None:
         return None
     moves: list[str] = []
-    ended = "no single change is faster"
+    ended: SearchEnd = "no single change is faster"
     while True:
         taken, out_of_time = _step(session, at, axes)
         if taken is not None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
+from hloinspect.kinds import Advice
 from hloinspect.plan.axes import POLICY
 from hloinspect.plan.front import told_apart
 from hloinspect.plan.model import Point, TensorLine
@@ -17,7 +18,7 @@ _NO_WORK_SAVED = (
     "where the name is given after a function whose derivative needs what went in (name the argument of gelu instead)"
 )
 
-ADVICE = {OFFLOAD: "offload", REMAT: "recompute", SAVE: "keep"}
+ADVICE: Mapping[str, Advice] = {OFFLOAD: "offload", REMAT: "recompute", SAVE: "keep"}
 
 
 def offloading_point(points: Sequence[Point]) -> Point | None:
@@ -94,7 +95,7 @@ def _gain(base: Point, other: Point | None) -> float | None:
     return base.step.time_ms - other.step.time_ms
 
 
-def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[str, str]:
+def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advice, str]:
     """Return the fastest of the three that fits, where it is faster in every scenario; else offloading stays."""
     choices = {REMAT: remat, SAVE: kept}
     errors = [

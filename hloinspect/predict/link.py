@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import HostLink
+from hloinspect.kinds import Direction
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict.scenario import Scenario
 
@@ -23,7 +24,7 @@ class Job:
     """A copy in a queue: what is left of its start-up time and of its bytes."""
 
     ticket: int
-    direction: str
+    direction: Direction
     transfer: int
     latency_ps: float
     bytes: float
@@ -37,7 +38,7 @@ class Served:
 
     start_ps: float
     end_ps: float
-    direction: str
+    direction: Direction
     transfer: int
     charged: bool
     ticket: int = 0
@@ -114,7 +115,7 @@ class Link:
         """Whether anything waits or runs."""
         return any(self._queues.values())
 
-    def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
+    def submit(self, direction: Direction, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
         """Queues a copy at a moment; returns a ticket to wait for it with. Copies of one ``stream`` go one after the
         other even where their directions differ; None is a stream of its own."""
         self.advance(at_ps)
@@ -138,7 +139,7 @@ class Link:
             self.step(float("inf"), ticket)
         return self._finished.pop(ticket)
 
-    def queued(self, direction: str) -> list[Job]:
+    def queued(self, direction: Direction) -> list[Job]:
         """What waits or runs in a direction, the head first."""
         return list(self._queues[direction])
 

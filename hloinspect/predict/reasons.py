@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation
-from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN
+from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN, Binding, Direction, Verdict
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.link import Rates
 from hloinspect.predict.simulate import Window
 from hloinspect.timeline.timeline import TransferTimes
 
-WINDOW = "window"
-QUEUE = "queue"
-LINK = "link"
-BARRIER = "barrier"
-COLLECTIVE = "collective"
-ELSEWHERE = "elsewhere"
+WINDOW: Final = "window"
+QUEUE: Final = "queue"
+LINK: Final = "link"
+BARRIER: Final = "barrier"
+COLLECTIVE: Final = "collective"
+ELSEWHERE: Final = "elsewhere"
 
 SATURATED_SHARE = 0.95
 """A direction of the link that is busy for this share of the step cannot be hidden by any schedule."""
@@ -35,7 +36,7 @@ class Reason:
     """
 
     text: str
-    binding: str = ""
+    binding: Binding | Literal[""] = ""
     missing_ps: float | None = None
     largest_hidden_bytes: int | None = None
     needed_bytes_per_s: float | None = None
@@ -50,9 +51,9 @@ def has_remat_barrier(computation: Computation) -> bool:
     )
 
 
-def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[str]:
+def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[Direction]:
     """Directions whose bytes alone take (nearly) the whole step."""
-    busy = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
+    busy: dict[Direction, float] = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
     return frozenset(direction for direction, time in busy.items() if time >= SATURATED_SHARE * step_ps)
 
 
@@ -61,7 +62,7 @@ class Circumstances:
     """What the reasons of all transfers of a step are looked for in."""
 
     rates: Rates
-    saturated: frozenset[str]
+    saturated: frozenset[Direction]
     barriers: frozenset[str]  # computations
 
 
@@ -75,7 +76,7 @@ def circumstances(offload: Offload, rates: Rates, step_ps: float) -> Circumstanc
 
 def reason_of(
     transfer: Transfer,
-    verdict: str,
+    verdict: Verdict,
     times: TransferTimes,
     window: Window | None,
     behind: int | None,
@@ -113,7 +114,7 @@ def _short_window(
         text = f"it is waited for as soon as it is started, and takes {takes_ms:.3g} ms"
     else:
         text = f"its window of {length_ms:.3g} ms is too short for a copy of {takes_ms:.3g} ms"
-    binding = WINDOW
+    binding: Binding = WINDOW
     alone_ps = around.rates.latency_ps + transfer.bytes / around.rates.alone[transfer.direction]
     if transfer.direction in around.saturated:
         binding = LINK
@@ -130,7 +131,7 @@ def _short_window(
 
 
 def _sized(
-    text: str, binding: str, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
+    text: str, binding: Binding, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
 ) -> Reason:
     """A reason with its sizes: what is missing (``least_ps`` at least), what would fit, which link would do."""
     if window is None:

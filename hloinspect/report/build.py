@@ -191,7 +191,8 @@ def _release(release: Release) -> ReleaseInfo:
 
 
 def transfer_info(transfer: Transfer, found: TransferPrediction | None, release: Release | None = None) -> TransferInfo:
-    """One transfer; without a prediction its verdict is unknown."""
+    """Return one transfer; without a prediction its verdict is unknown."""
+    assert transfer.outcome, "find_offload gives every transfer its outcome"
     return TransferInfo(
         id=transfer.id,
         direction=transfer.direction,

@@ -6,16 +6,20 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Computation, Module, Operand
+from hloinspect.kinds import ExpectedStatus
 from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.report.build import BOOKKEEPING, module_info, spelling
 from hloinspect.report.schema import ExpectedInfo, Report
 
-SAME, SAME_TRANSFERS, DIFFERENT = "same", "same transfers", "different"
+SAME: Final = "same"
+SAME_TRANSFERS: Final = "same transfers"
+DIFFERENT: Final = "different"
 _MAX_HOPS = 16
 
 
@@ -35,7 +39,7 @@ def compare(report: Report, offload: Offload, expect: str) -> ExpectedInfo:
         differences.insert(0, "the same kinds of instructions in another order, or of other shapes")
     moved = _moved(wanted, offload)
     differences += moved
-    status = DIFFERENT if moved or not (wanted.transfers or offload.transfers) else SAME_TRANSFERS
+    status: ExpectedStatus = DIFFERENT if moved or not (wanted.transfers or offload.transfers) else SAME_TRANSFERS
     return ExpectedInfo(expect, status, info.schedule_hash, tuple(differences))
 
 

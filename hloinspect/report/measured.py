@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, verdict_of
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, verdict_of
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
     AllSteps,
@@ -225,9 +225,9 @@ def trace_info(
     files: Sequence[MeasuredFile], own: Sequence[MeasuredFile], unread: Sequence[str], program: int | None
 ) -> TraceInfo:
     """What the traces held. ``own`` are those of the step's program; nothing is expected of it here."""
-    classified: Counter[str] = Counter()
+    classified: Counter[ClassifiedBy] = Counter()
     programs: dict[int, TracedProgram] = {}
-    other_copies: dict[str, OtherCopiesInfo] = {}
+    other_copies: dict[Direction, OtherCopiesInfo] = {}
     for file in files:
         classified.update(dict(file.classified_ps))
         for seen in file.programs:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from hloinspect.compile.versions import BUT_NOT, SCAN_NOT_WITH
 from hloinspect.errors import HloInspectError, HloParseError, InputError
@@ -14,12 +14,12 @@ from hloinspect.report.schema import AuditEntry, AuditInfo, SourceInfo, Unknown
 if TYPE_CHECKING:
     from hloinspect.offload.transfers import Offload
     from hloinspect.placements.audit import Entry, PolicyName
-    from hloinspect.placements.flow import Place, Placements
+    from hloinspect.placements.flow import Place, Placements, RequestedRecord
 
 OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
 """With this flag XLA's rematerialization sends values to the host by itself."""
 
-_BY_FLAG = "flag"
+_BY_FLAG: Final = "flag"
 _MOST_TEXT_BYTES = 1 << 30
 
 
@@ -80,7 +80,7 @@ class RequestedOf:
     beside the module, ``before`` the module's text before all passes, and ``dump`` a folder of XLA's with the module's
     key in it, for the texts of passes. ``flags`` are those of the compilation."""
 
-    manifest: Mapping[str, Any] = field(default_factory=dict)
+    manifest: RequestedRecord | None = None
     stablehlo: Path | None = None
     before: Path | None = None
     dump: tuple[Path, str] | None = None
@@ -129,16 +129,9 @@ def _named(offload: Offload, names: Mapping[int, str]) -> Offload:
 
 def _placements(sources: RequestedOf) -> tuple[Placements | None, Sequence[PolicyName]]:
     from hloinspect.placements.audit import PolicyName
-    from hloinspect.placements.flow import place_from_json, placements_from_json
 
-    if sources.manifest:
-        try:
-            policies = [PolicyName(str(p["name"]), place_from_json(p["place"])) for p in sources.manifest["policies"]]
-            return placements_from_json(sources.manifest), policies
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"what the manifest says was asked is not whole: {type(error).__name__}: {error}"
-            ) from None
+    if sources.manifest is not None:
+        return sources.manifest.placements(), [PolicyName(p.name, p.place) for p in sources.manifest.policies]
     return _stablehlo(sources.stablehlo) or _before(sources.before), ()
 
 

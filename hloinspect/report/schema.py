@@ -10,6 +10,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hloinspect.kinds import (
+    Affects,
+    Binding,
+    ClassifiedBy,
+    Direction,
+    ExpectedStatus,
+    HostEventKind,
+    HostValueKind,
+    InputKind,
+    LiveValueKind,
+    Mechanism,
+    MemorySource,
+    ModulePlatform,
+    Outcome,
+    PlacementBy,
+    PlacementCause,
+    PlacementKind,
+    PlacementOutcome,
+    RequestedFrom,
+    SetAsideReason,
+    Severity,
+    Verdict,
+)
+
 if TYPE_CHECKING:  # a report on a module does without the code that compiles
     from hloinspect.inputs.manifest import Configuration
 
@@ -22,7 +46,7 @@ class InputInfo:
     wrote)."""
 
     path: str
-    kind: str
+    kind: InputKind
     sha256: str | None
 
 
@@ -32,7 +56,7 @@ class ModuleInfo:
     shapes."""
 
     name: str
-    platform: str
+    platform: ModulePlatform
     fingerprint: str
     schedule_hash: str
     instructions: int
@@ -149,7 +173,7 @@ class Spread:
 class SetAside:
     """Steps that do not count, by reason."""
 
-    reason: str
+    reason: SetAsideReason
     count: int
 
 
@@ -196,7 +220,7 @@ class SetAsideStep:
 
     step: int
     start_ms: float
-    reason: str
+    reason: SetAsideReason
     detail: str
 
 
@@ -263,7 +287,7 @@ class TracedProgram:
 class OtherCopiesInfo:
     """Copies between host and device that are no transfer of the step: ``device_put``, ``np.asarray``, callbacks."""
 
-    direction: str
+    direction: Direction
     count: int
     bytes: int
     device_ms: float
@@ -275,7 +299,7 @@ class ExpectedInfo:
     ``different``; and what differs, a line each."""
 
     path: str
-    status: str
+    status: ExpectedStatus
     schedule_hash: str
     differences: tuple[str, ...]
 
@@ -302,7 +326,7 @@ class TraceInfo:
     hosts: tuple[str, ...]
     device_type: str
     events: int
-    classified: dict[str, float]
+    classified: dict[ClassifiedBy, float]
     hidden_events: int
     programs: tuple[TracedProgram, ...]
     other_copies: tuple[OtherCopiesInfo, ...]
@@ -329,7 +353,7 @@ class LiveValueInfo:
     dtype: str
     shape: tuple[int, ...]
     bytes: int
-    kind: str
+    kind: LiveValueKind
     source: SourceInfo | None
 
 
@@ -356,7 +380,7 @@ class MemoryInfo:
     host_bytes: int | None
     device_limit_bytes: int | None
     host_limit_bytes: int | None
-    source: str
+    source: MemorySource
     peak: PeakInfo | None = None
     backward: str | None = None
 
@@ -392,7 +416,7 @@ class PredictedTransfer:
     low_ms: float
     high_ms: float
     needed_link_gbps: float | None
-    binding: str | None
+    binding: Binding | None
     missing_each_ms: float | None
     largest_hidden_bytes: int | None
 
@@ -421,8 +445,8 @@ class TransferInfo:
     """One host transfer of the module."""
 
     id: int
-    direction: str
-    mechanism: str
+    direction: Direction
+    mechanism: Mechanism
     asynchronous: bool
     bytes: int
     executions: int
@@ -435,9 +459,9 @@ class TransferInfo:
     source: SourceInfo | None
     stream: str | None
     round_trip: int | None
-    outcome: str
+    outcome: Outcome
     queued_behind: int | None
-    verdict: str
+    verdict: Verdict
     robust: bool | None
     reason: str
     predicted: PredictedTransfer | None
@@ -450,7 +474,7 @@ class TransferInfo:
 class HostValueInfo:
     """An argument or a result of the step that lives in host memory."""
 
-    kind: str
+    kind: HostValueKind
     name: str
     bytes: int
 
@@ -461,7 +485,7 @@ class HostCopyInfo:
 
     instruction: str
     computation: str
-    mechanism: str
+    mechanism: Mechanism
     bytes: int
     executions: int
 
@@ -471,7 +495,7 @@ class HostEventInfo:
     """An instruction that works with the host and is no transfer: computation there, a callback, a feed, a send or
     receive. Bytes are those of one execution."""
 
-    kind: str
+    kind: HostEventKind
     instruction: str
     computation: str
     executions: int
@@ -491,7 +515,7 @@ class FindingInfo:
 
     code: str
     name: str
-    severity: str
+    severity: Severity
     message: str
     remedy: str
     transfer: int | None
@@ -533,7 +557,7 @@ class Unknown:
 
     reason: str
     remedy: str
-    affects: str
+    affects: Affects
 
 
 @dataclass(frozen=True, slots=True)
@@ -544,16 +568,16 @@ class AuditEntry:
     dropped, unused or never matched; ``transfers`` are those that answer; ``pass_name`` is the compiler pass that
     dropped it, where the texts of passes tell."""
 
-    kind: str
-    direction: str | None
-    by: str
+    kind: PlacementKind
+    direction: Direction | None
+    by: PlacementBy
     name: str | None
     dtype: str | None
     shape: tuple[int, ...]
     requested: int
     runs: int
-    outcome: str
-    cause: str | None
+    outcome: PlacementOutcome
+    cause: PlacementCause | None
     reason: str | None
     remedy: str | None
     transfers: tuple[int, ...]
@@ -568,7 +592,7 @@ class AuditInfo:
     ``unexplained_host`` instructions that work in host memory or on the host likewise. ``unknown`` says what was not
     looked at."""
 
-    requested_from: str | None
+    requested_from: RequestedFrom | None
     entries: tuple[AuditEntry, ...] = ()
     unexplained: tuple[int, ...] = ()
     unexplained_host: tuple[str, ...] = ()

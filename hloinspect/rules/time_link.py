@@ -8,7 +8,7 @@ from hloinspect.offload.transfers import D2H, Transfer
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Need, Rule
 from hloinspect.rules.words import described, numbered, verb, waits
 from hloinspect.units import bytes_text, time_text
 
@@ -161,7 +161,7 @@ def _repeated(fetched: tuple[Transfer, ...]) -> list[Transfer]:
     return [transfer for group in places.values() if len(group) > 1 for transfer in group]
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO106", "link-saturated", ERROR, _NEEDS, saturated, by_cost=True),
     Rule("HLO107", "queued-behind-another", ERROR, _NEEDS, queued, by_cost=True),

@@ -8,7 +8,7 @@ from hloinspect.rules.advice import fits_with, is_right_release, pipelining, sca
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.facts import MEMORY_SHARE
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
 from hloinspect.rules.words import described, verb, waits
 from hloinspect.units import bytes_text, time_text
 
@@ -212,7 +212,7 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
     )
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO102", "h2d-held-by-remat-barrier", ERROR, _NEEDS, held_by_barrier, by_cost=True),
     Rule("HLO112", "loop-not-pipelined", ERROR, _NEEDS, not_pipelined, by_cost=True),

@@ -9,7 +9,7 @@ from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
 from hloinspect.rules.words import described, numbered, verb, waits
 from hloinspect.units import bytes_text, time_text
 
@@ -208,7 +208,7 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     )
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO101", "h2d-at-point-of-use", ERROR, _NEEDS, point_of_use, by_cost=True),
     Rule("HLO103", "d2h-done-too-early", ERROR, _NEEDS, done_too_early, by_cost=True),

@@ -31,11 +31,13 @@ from hloinspect.compile.protocol import (
     read_request,
     send,
 )
+from hloinspect.kinds import Platform, Tensors, words_of
 
 TEXT = st.text(st.characters(), max_size=8)  # with surrogates: what is no text in a path becomes some
 TEXTS = st.lists(TEXT, max_size=3).map(tuple)
 VALUE = st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT
 OPTIONS = st.dictionaries(TEXT, VALUE, max_size=3)
+OUTCOME = st.sampled_from(words_of(Tensors))
 POLICY = st.builds(NamedPolicy, saved=TEXTS, offloaded=TEXTS, everything=st.booleans())
 STEP = st.builds(
     StepRequest,
@@ -43,8 +45,8 @@ STEP = st.builds(
     arguments=st.dictionaries(TEXT, VALUE | st.none(), max_size=3),
     maxtext=st.none() | TEXTS,
     policy=st.none() | POLICY,
-    outcomes=st.dictionaries(TEXT, TEXT, max_size=2),
-    offloaded=TEXT,
+    outcomes=st.dictionaries(TEXT, OUTCOME, max_size=2),
+    offloaded=OUTCOME,
 )
 RUN = st.builds(
     ProductionRun,
@@ -59,7 +61,7 @@ COMPILATION = st.builds(
     Compilation,
     step=STEP,
     target=TEXT,
-    platform=TEXT,
+    platform=st.sampled_from(words_of(Platform)),
     target_config=st.none() | TEXT,
     devices=st.integers(),
     topology=TEXT,

@@ -32,8 +32,11 @@ STABLEHLO = """module @jit_step {
 
 
 def requested(*requests: dict[str, Any]) -> dict[str, Any]:
-    given = [{"by": "device_put", "live": True, **request} for request in requests]
-    return {"source": "jaxpr", "requests": given, "entry_values": [], "names": [], "computes": []}
+    none = dict.fromkeys(("of", "argument", "result", "place", "made"))
+    no = dict.fromkeys(("counted", "conditional", "constant", "separated", "computed"), False)
+    one = {"by": "device_put", "name": "", "dtype": "f32", "shape": [8], "runs": 1, "value": 0, "live": True}
+    given = [{**one, **none, **no, **request} for request in requests]
+    return {"source": "jaxpr", "requests": given, "entry_values": [], "names": [], "computes": [], "gap": ""}
 
 
 def place(line: int) -> dict[str, Any]:

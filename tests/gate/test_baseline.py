@@ -131,7 +131,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path, baseline: Path) -
 FAULTY = [
     pytest.param(b"", "not a baseline", id="empty"),
     pytest.param(b"{", "not a baseline", id="cut off"),
-    pytest.param(b"[1, 2]", "schema is None", id="a list"),
+    pytest.param(b"[1, 2]", "schema is null", id="a list"),
     pytest.param(b'{"schema": "hloinspect.report/1"}', "hloinspect.baseline/1", id="a report"),
     pytest.param(b'{"schema": "hloinspect.baseline/1"}', "not a whole", id="no entries"),
     pytest.param(b'{"schema": "hloinspect.baseline/1", "entries": [{}]}', "not a whole", id="an empty entry"),

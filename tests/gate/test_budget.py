@@ -272,7 +272,7 @@ def test_the_projects_table_is_looked_at_too(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     for budget, words in (
         ("findings.HLO302=0", "HLO302 is left out (ignore = HLO302); take it back into what --ignore"),
-        ("findings.HLO999=0", "pyproject.toml: [tool.hloinspect] budget 'findings.HLO999=0': HLO999 is no rule"),
+        ("findings.HLO999=0", "pyproject.toml: [tool.hloinspect]: budget 'findings.HLO999=0': HLO999 is no rule"),
     ):
         (tmp_path / "pyproject.toml").write_text(table.format(budget), encoding="utf-8")
         result = check()

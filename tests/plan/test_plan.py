@@ -129,10 +129,10 @@ def test_pyproject_names_policies_and_flags(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("plan = 3", "is no table"),
+        ("plan = 3", "plan: expected a table, found 3"),
         ("[tool.hloinspect.plan]\nsearch = 1", "unknown key 'search'"),
-        ("[tool.hloinspect.plan.policies]\na = 1", "policies is no table"),
-        ("[tool.hloinspect.plan.flags]\na = 'x=1'", "flags.a is no list"),
+        ("[tool.hloinspect.plan.policies]\na = 1", "plan.policies.a: expected one line of text, found 1"),
+        ("[tool.hloinspect.plan.flags]\na = 'x=1'", "plan.flags.a: expected a list, found 'x=1'"),
         ("[tool.hloinspect.plan.flags]\na = ['not a flag']", "flags.a: 'not a flag' is not an XLA flag"),
     ],
 )

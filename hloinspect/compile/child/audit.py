@@ -12,12 +12,14 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import FrameType
+from typing import Literal
 
 from hloinspect.compile.child.jax_types import Equation, Jaxpr, Lowered, Placing, Variable
 from hloinspect.compile.child.names import _inner_jaxprs as inner_jaxprs
 from hloinspect.compile.child.names import _is_host as is_host
 from hloinspect.compile.child.names import _user_frame as user_frame
 from hloinspect.hlo.model import Frame
+from hloinspect.kinds import PlacementBy
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
 from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put
@@ -95,7 +97,9 @@ def _entry_values(body: Jaxpr, lowered: Lowered, kept: Mapping[int, int]) -> tup
     return arguments, results
 
 
-def _entry_value(kind: str, number: int, names: Sequence[str] | None, place: int, var: Variable) -> EntryValue:
+def _entry_value(
+    kind: Literal["argument", "result"], number: int, names: Sequence[str] | None, place: int, var: Variable
+) -> EntryValue:
     name = names[place] if names is not None and place < len(names) else ""
     return EntryValue(kind, number, str(name or ""), *_type(var))
 
@@ -180,7 +184,9 @@ class _Walker:
             self._note_compute(equation)
         return [self._node(flow.OPERATION, inputs, var, equation) for var in equation.outvars]
 
-    def _node(self, kind: str, inputs: list[int], var: Variable, equation: Equation, barrier: bool = False) -> int:
+    def _node(
+        self, kind: flow.NodeKind, inputs: list[int], var: Variable, equation: Equation, barrier: bool = False
+    ) -> int:
         place = _place(equation) if equation is not None else None
         return self.graph.add(Node(kind, inputs, *_type(var), _on_host(var), place, barrier=barrier))
 
@@ -200,7 +206,7 @@ class _Walker:
             if not to_host and kind != "device":  # a device, or a sharding that names no memory
                 made.append(self._node(flow.SAME, [given], var, equation))
                 continue
-            by = flow.POLICY if _is_policys(to, copy) else flow.DEVICE_PUT
+            by: PlacementBy = flow.POLICY if _is_policys(to, copy) else flow.DEVICE_PUT
             put = Put(to_host, by, where.runs, where.conditional, where.counted)
             place = _place(equation) if by == flow.DEVICE_PUT else None
             made.append(self.graph.add(Node(flow.PUT, [given], *_type(var), to_host, place, put=put)))

@@ -26,14 +26,15 @@ class Job:
 
     compilation: Compilation
     send: Callable[[Message], None] = lambda message: None
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[result.Phase, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     # By the id of what a Lowered wraps (that of pmap is no jax.stages.Lowered).
     jaxprs: dict[int, tuple[Jaxpr, Lowered]] = field(default_factory=dict)
     offload_names: tuple[result.OffloadName, ...] = ()
     policy_names: dict[str, Place | None] = field(default_factory=dict)  # names that some policy offloads, its line
     requested: dict[str, object] = field(default_factory=dict)  # what the jaxpr requests of host memory
-    settings: dict[str, object] = field(default_factory=dict)  # what the configuration of a library says
+    # What the configuration of a library says.
+    settings: result.MaxTextSettings = field(default_factory=result.MaxTextSettings)
     policies: list[NamedPolicy] = field(default_factory=list)  # those that the step has made of names
     made: list[MadePolicy] = field(default_factory=list)  # the same, and whether they are in use
     compile_notes: tuple[str, ...] = ()  # those of notes that came while compiling
@@ -52,7 +53,7 @@ class Job:
             self.notes.append(text)
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
+    def timed(self, name: result.Phase) -> Iterator[None]:
         """Note how long the body takes."""
         start = time.perf_counter()
         yield

@@ -108,7 +108,7 @@ def _lowered_maxtext(job: Job, words: Sequence[str], devices: Sequence[Device]) 
         raise ChildError(str(error)) from error
     if not job.policies and (job.compilation.step.outcomes or job.compilation.step.policy is not None):
         raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
-    job.settings = dict(step.settings)
+    job.settings = step.settings
     job.notes += step.notes
     job.use_options({**step.options, **job.compilation.compiler_options})  # the user's flags win
     return step.lowered

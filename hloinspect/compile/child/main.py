@@ -370,15 +370,17 @@ def _notes_of_autotuning(job: Job, use: result.ProductionUse) -> list[str]:
     return [result.NOTE_NO_AUTOTUNING] if job.compilation.platform == "gpu" and not is_tuned else []
 
 
-def _versions(job: Job, jax_version: str) -> dict[str, str | None]:
-    versions = {
+def _versions(job: Job, jax_version: str) -> result.Versions:
+    versions: result.Versions = {
         "hloinspect": __version__,
         "jax": jax_version,
         "jaxlib": clients.version("jaxlib"),
         "python": python_platform.python_version(),
         "plugin": clients.plugin_version(job.compilation.platform),
     }
-    return versions | ({"ptxas": toolkit.release(job.cuda)} if job.cuda else {})
+    if job.cuda:
+        versions["ptxas"] = toolkit.release(job.cuda)
+    return versions
 
 
 def _memory(compiled: Compiled) -> dict[str, int]:

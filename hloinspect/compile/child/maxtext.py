@@ -24,6 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 from hloinspect.compile.child import kernels
 from hloinspect.compile.child.jax_types import Device, Lowered, Module
 from hloinspect.compile.flags import Option
+from hloinspect.inputs.manifest import MaxTextSettings
 
 PROGRAM = "maxtext.trainers.pre_train.train_compile"
 KNOWN_VERSION = "0.2.5"
@@ -57,7 +58,7 @@ class Step:
 
     lowered: Lowered
     options: Mapping[str, Option]
-    settings: Mapping[str, object]
+    settings: MaxTextSettings
     notes: tuple[str, ...] = ()
 
 
@@ -89,7 +90,7 @@ def train_step(arguments: Sequence[str], devices: Sequence[Device]) -> Step:
             return Step(
                 lowered=reached.lowered,
                 options={**without_cub, **_typed(reached.options)},
-                settings=_settings(config) if config is not None else {},
+                settings=_settings(config) if config is not None else MaxTextSettings(),
                 notes=(kernels.NOTE_CUB,) if without_cub else (),
             )
         except SystemExit as error:
@@ -216,14 +217,28 @@ def _replaced(owner: object, name: str, new: object) -> Iterator[None]:
         setattr(owner, name, old)
 
 
-def _settings(config: Configuration) -> dict[str, object]:
+def _settings(config: Configuration) -> MaxTextSettings:
     """Return what a report says of the configuration; None for a key that this MaxText does not have."""
-    keys = ("model_name", "remat_policy", "scan_layers", "attention", "per_device_batch_size", "max_target_length")
-    found = {key: getattr(config, key, None) for key in keys}
-    plain = {key: value if isinstance(value, bool | int | float | str) else None for key, value in found.items()}
-    custom = found["remat_policy"] == "custom"
+    custom = getattr(config, "remat_policy", None) == "custom"
     kept = [str(name) for name in getattr(config, "tensors_on_device", None) or ()] if custom else []
-    return {"library": "MaxText", "version": _version(), **plain, "tensors_on_device": kept}
+    batch, length = _option(config, "per_device_batch_size"), _option(config, "max_target_length")
+    return MaxTextSettings(
+        library="MaxText",
+        version=_version(),
+        model_name=_option(config, "model_name"),
+        remat_policy=_option(config, "remat_policy"),
+        scan_layers=_option(config, "scan_layers"),
+        attention=_option(config, "attention"),
+        per_device_batch_size=batch if isinstance(batch, int | float) else None,
+        max_target_length=length if isinstance(length, int) else None,
+        tensors_on_device=tuple(kept),
+    )
+
+
+def _option(config: Configuration, key: str) -> Option | None:
+    """Return a value of the configuration that is plain; None for all else."""
+    value = getattr(config, key, None)
+    return value if isinstance(value, bool | int | float | str) else None
 
 
 def _options_without_cub(config: Configuration, hardware: str) -> Mapping[str, Option]:

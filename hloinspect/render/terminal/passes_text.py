@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from hloinspect.passes.census import KINDS, MOVES, Census, Count
+from hloinspect.kinds import Direction, ItemKind
+from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, Count
 from hloinspect.passes.difference import Difference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Trail
@@ -23,7 +25,7 @@ _ONE = {
     "host_copy": "copy within host memory",
     "host_buffer": "buffer in host memory",
 }
-_ENDS = {"d2h": "to the host", "h2d": "back"}
+_ENDS: Mapping[Direction, str] = {"d2h": "to the host", "h2d": "back"}
 
 
 def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
@@ -50,7 +52,7 @@ def _requested(census: Census) -> str:
     """The placements of a text, or what moves there already."""
     parts = []
     for direction, where in _ENDS.items():
-        counts = [census.of(f"{kind}_{direction}") for kind in ("annotation", "mark")]
+        counts = [census.of(kind) for kind in PLACED[direction]]
         if count := sum(c.count for c in counts):
             parts.append(f"{count} {where} ({bytes_text(sum(c.bytes for c in counts))})")
     if buffers := census.of("host_buffer").count:
@@ -61,11 +63,11 @@ def _requested(census: Census) -> str:
 def _made(census: Census) -> str:
     parts = []
     for direction in _ENDS:
-        for kind in MOVES:
-            count = census.of(f"{kind}_{direction}")
+        for kind in MOVES[direction]:
+            count = census.of(kind)
             if count.count:
-                parts.append(f"{direction} {count.count} {_how(kind)} ({bytes_text(count.bytes)})")
-    for kind in (
+                parts.append(f"{direction} {count.count} {_how(kind.partition('_')[0])} ({bytes_text(count.bytes)})")
+    others: tuple[ItemKind, ...] = (
         "annotation_d2h",
         "annotation_h2d",
         "mark_d2h",
@@ -73,7 +75,8 @@ def _made(census: Census) -> str:
         "host_copy",
         "host_compute",
         "host_buffer",
-    ):
+    )
+    for kind in others:
         if (count := census.of(kind)).count:
             label = KINDS[kind] if count.count > 1 else _ONE.get(kind, KINDS[kind])
             parts.append(f"{count.count} {label} ({bytes_text(count.bytes)})")
