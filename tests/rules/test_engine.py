@@ -26,7 +26,8 @@ from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.rules.page import as_markdown, as_text, index_markdown
+from hloinspect.render.terminal.rule_text import rule_text
+from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
 from tests.support.places import ROOT
@@ -88,7 +89,7 @@ def test_the_committed_table_lists_the_rules_and_no_page_is_left_over() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_page_keeps_to_the_terminal(width: int) -> None:
     for rule in RULES:
-        text = as_text(rule, width)
+        text = rule_text(rule, width)
         example = set(rule.sections()["Example"].splitlines())
         assert all(len(line) <= width or line.strip() in example for line in text.splitlines())
 

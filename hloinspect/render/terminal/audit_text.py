@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections import Counter
 
 import click
 
 from hloinspect.errors import printable as clean
+from hloinspect.render.terminal.notes import unknown_lines
+from hloinspect.render.terminal.table import Layout, columns_named, table
+from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.report.schema import AuditEntry, AuditInfo, Report
 
 _COLORS = {"kept": "green", "dropped": "red", "never matched": "red", "synchronous": "yellow", "kernel": "yellow"}
@@ -16,7 +18,8 @@ _FROM = {"jaxpr": "the jaxpr", "stablehlo": "StableHLO", "hlo": "the HLO before 
 _LOST = ("dropped", "never matched")
 _MOST_IDS = 4
 _HEADER = ["requested", "by", "times", "runs", "became", "transfers", "where"]
-_RIGHT = {2, 3}
+_LEFT = {"requested", "by", "became", "transfers", "where"}
+_LAYOUT = Layout((("requested", 20),))
 MAX_ENTRIES = 40
 """Entries shown one by one; ``--all`` shows them all."""
 
@@ -37,13 +40,13 @@ def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
     if audit is None:
         return []
     if audit.requested_from is None:
-        return ["", click.style("asked of host memory: not known", bold=True), *_unknown(audit, width)]
+        return ["", click.style("asked of host memory: not known", bold=True), *unknown_lines(audit.unknown, width)]
     head = f"asked of host memory, from {_FROM[audit.requested_from]}: {_summary(audit)}"
-    lines = ["", *textwrap.wrap(head, width, subsequent_indent="   ")]
+    lines = ["", *wrapped(head, width, 0, 3)]
     lines[1] = click.style(lines[1], bold=True)
     if audit.entries:
         lines += _table(audit, width, show_all)
-    return [*lines, *_reasons(audit, width), *_unexplained(report, audit, width), *_unknown(audit, width)]
+    return [*lines, *_reasons(audit, width), *_unexplained(report, audit, width), *unknown_lines(audit.unknown, width)]
 
 
 def _summary(audit: AuditInfo) -> str:
@@ -61,22 +64,7 @@ def _summary(audit: AuditInfo) -> str:
 def _table(audit: AuditInfo, width: int, show_all: bool) -> list[str]:
     ordered = sorted(audit.entries, key=lambda entry: entry.outcome not in _LOST)
     shown = ordered if show_all else ordered[:MAX_ENTRIES]
-    rows = [_HEADER, *(_row(entry) for entry in shown)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
-    over = 1 + sum(widths) + 2 * (len(widths) - 1) - width
-    widths[0] = max(20, widths[0] - max(0, over))
-    lines = []
-    for number, row in enumerate(rows):
-        row[0] = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "\u2026"
-        cells = [
-            cell.rjust(widths[column]) if column in _RIGHT else cell.ljust(widths[column])
-            for column, cell in enumerate(row)
-        ]
-        if number == 0:
-            lines.append(click.style(" " + "  ".join(cells).rstrip(), bold=True))
-            continue
-        cells[4] = click.style(cells[4], fg=_COLORS.get(row[4]))
-        lines.append(" " + "  ".join(cells).rstrip())
+    lines = table(columns_named(_HEADER, _LEFT), [_row(entry) for entry in shown], width, _LAYOUT)
     if len(shown) < len(ordered):
         lines.append(f" and {len(ordered) - len(shown)} more; --all shows them all")
     return lines
@@ -90,7 +78,7 @@ def _row(entry: AuditEntry) -> list[str]:
         clean(entry.by),
         f"{entry.requested}",
         f"{entry.runs}" if entry.runs else "",
-        entry.outcome,
+        click.style(entry.outcome, fg=_COLORS.get(entry.outcome)),
         ", ".join(ids) + more,
         _where(entry),
     ]
@@ -119,7 +107,7 @@ def _reasons(audit: AuditInfo, width: int) -> list[str]:
             continue
         told.add(text)
         remedy = f". Try: {clean(entry.remedy)}" if entry.remedy else ""
-        lines += textwrap.wrap(text + remedy, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text + remedy, width, 1, 3)
     return lines
 
 
@@ -131,12 +119,4 @@ def _unexplained(report: Report, audit: AuditInfo, width: int) -> list[str]:
         return []
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     text = f"nothing asks for {', '.join(names[:6])}{more}"
-    return textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
-
-
-def _unknown(audit: AuditInfo, width: int) -> list[str]:
-    lines: list[str] = []
-    for unknown in audit.unknown:
-        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
-        lines += [click.style(line, fg="magenta") for line in textwrap.wrap(text, width, subsequent_indent="   ")]
-    return lines
+    return wrapped(text, width, 1, 3)

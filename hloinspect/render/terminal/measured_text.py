@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Sequence
 
 import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
-    COLORS,
     LEFT,
     MAX_ROWS,
+    TRANSFERS,
     findings_text,
-    flow,
     share,
     tensor_text,
+    verdict_text,
     where_text,
 )
-from hloinspect.render.terminal.table import cut, fitted, lines_of
+from hloinspect.render.terminal.table import Layout, columns_named, cut, table
+from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
 from hloinspect.units import bytes_text, time_text
 
@@ -33,6 +34,11 @@ _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 what the transfer takes."""
 
 _SAME = 0.005
+_INDENT = len("predicted step ")
+
+_FEWER = (("p90", None), ("devices", None), ("steps", None))
+_HOSTS = Layout((("host", 12), *_FEWER))
+_DEVICES = Layout((("device", 12), *_FEWER))
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
@@ -64,14 +70,14 @@ def _head(report: Report, width: int) -> list[str]:
     if report.program.jax:
         parts.append(f"jax {clean(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    lines = flow(parts, "   ", width)
+    lines = flow(parts, "   ", width, _INDENT)
     if trace.expected is not None:
         word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
         text = word.get(trace.expected.status, "NOT the program of")
         color = "green" if trace.expected.status == "same" else "yellow" if text.startswith("the") else "red"
         lines.append(click.style(f"this is {text} {clean(trace.expected.path)}", fg=color))
         for difference in trace.expected.differences:
-            lines += textwrap.wrap(f"- {clean(difference)}", width, initial_indent="  ", subsequent_indent="    ")
+            lines += wrapped(f"- {clean(difference)}", width, 2, 4)
     return lines
 
 
@@ -94,21 +100,21 @@ def _step(report: Report, width: int) -> list[str]:
     ]
     if step.host_bound_ms > 0:
         rest.append(f"the host was late for {time_text(step.host_bound_ms)}")
-    lines = [*flow(parts, "   ", width), *flow([f"  {rest[0]}", *rest[1:]], "   ", width)]
+    lines = [*flow(parts, "   ", width, _INDENT), *flow([f"  {rest[0]}", *rest[1:]], "   ", width, _INDENT)]
     waits = step.stall_spread_ms
     if waits.max > 1.5 * waits.median and waits.max - waits.median > _STALL_IS_SMALL * step.time_ms:
         text = (
             f"waits vary: median {time_text(waits.median)}, nine in ten below {time_text(waits.p90)}, "
             f"up to {time_text(waits.max)}"
         )
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
         text = (
             f"predicted for {clean(report.target.name)}: step {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     if not report.transfers:
         if any(unknown.affects == "transfers" for unknown in report.unknown):
             busy = f"{time_text(step.busy_d2h_ms)} d2h and {time_text(step.busy_h2d_ms)} h2d a step"
@@ -117,7 +123,7 @@ def _step(report: Report, width: int) -> list[str]:
             text = seen if any_moved else "no host transfers were found, but not all can be told (see below)"
         else:
             text = "no host transfers: nothing in this program moves between device and host memory"
-        lines = [*textwrap.wrap(text, width, subsequent_indent="   "), *lines]
+        lines = [*wrapped(text, width, 0, 3), *lines]
     return lines
 
 
@@ -144,17 +150,17 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     header += ["p90"] if varies else []
     header += ["model", "ratio"] if both else ["GB/s"]
     header += ["verdict", "where"]
-    rows = [header, *(_row(transfer, both, varies) for transfer in shown)]
-    for row in rows[1:]:
+    rows = [_row(transfer, both, varies) for transfer in shown]
+    for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], 30)
     model = "; model: the predicted wait" if both else ""
     caption = f" times measured, waits those of a step{model}:"
-    lines = [*textwrap.wrap(caption, width, subsequent_indent="   "), *lines_of(fitted(rows, width), LEFT, COLORS)]
+    lines = [*wrapped(caption, width, 0, 3), *table(columns_named(header, LEFT), rows, width, TRANSFERS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(report.transfers):
         text = f"the {len(shown)} that wait the longest, of {len(report.transfers)}; --all shows them all"
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     return lines
 
 
@@ -183,7 +189,7 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
     else:
         rate = (found.gbps or found.gbps_alone) if found else None
         row.append("" if rate is None else f"{rate:.3g}")
-    return [*row, transfer.verdict + ("?" if transfer.robust is False else ""), where_text(transfer)]
+    return [*row, verdict_text(transfer, "?" if transfer.robust is False else ""), where_text(transfer)]
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
@@ -200,7 +206,7 @@ def _reasons(report: Report, width: int) -> list[str]:
     lines: list[str] = []
     for transfer in waiting[:3]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}."
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
     if rest and waiting:
         lines.append(f" {rest} of {len(report.transfers)} are hidden.")
@@ -217,9 +223,8 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
     if len(every) < 2 or not hosts:
         return []
     shown = hosts if show_all else hosts[:MAX_DEVICES]
-    rows = [["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
-    rows += [_host_row(host) for host in shown]
-    lines = _aligned(rows, width)
+    head = ["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
+    lines = table(columns_named(head, {"host"}), [_host_row(host) for host in shown], width, _HOSTS)
     if len(shown) < len(hosts):
         lines.append(f" and {len(hosts) - len(shown)} faster hosts (--all shows them)")
     times = [host.step.time_ms for host in hosts if host.step]
@@ -232,11 +237,11 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
             f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * apart:.1f} % behind the "
             f"fastest, {100 * (max(times) / statistics.median(times) - 1):.1f} % behind the median"
         )
-    lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    lines += wrapped(text, width, 1, 3)
     if without := [clean(host.host) for host in every if host.step is None]:
         more = f" and {len(without) - 3} more" if len(without) > 3 else ""
         text = f"no step counts on {', '.join(without[:3])}{more}"
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     return lines
 
 
@@ -251,20 +256,6 @@ def _host_row(host: HostInfo) -> list[str]:
     ]
 
 
-def _aligned(rows: list[list[str]], width: int) -> list[str]:
-    """A table with its head in bold: names to the left, figures to the right; a long name is cut."""
-    over = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 1 - width
-    longest = max(len(row[0]) for row in rows)
-    names = [cut(row[0], max(12, longest - max(0, over))) for row in rows]
-    rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append((" " + "  ".join(cells).rstrip())[:width])
-    return [click.style(lines[0], bold=True), *lines[1:]]
-
-
 def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     devices = [device for device in report.devices if device.step_ms is not None]
     if len(devices) < 2:
@@ -272,9 +263,8 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     devices.sort(key=lambda d: -(d.step_ms.mean if d.step_ms else 0.0))
     shown = devices if show_all else devices[:MAX_DEVICES]
     many_hosts = len({device.host for device in devices}) > 1
-    rows = [["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
-    rows += [_device_row(device, many_hosts) for device in shown]
-    lines = _aligned(rows, width)
+    head = ["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
+    lines = table(columns_named(head, {"device"}), [_device_row(one, many_hosts) for one in shown], width, _DEVICES)
     times = [device.step_ms.mean for device in devices if device.step_ms]
     apart = max(times) / min(times) - 1 if min(times) else 0.0
     slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * apart:.1f} % behind the fastest"
@@ -312,7 +302,7 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
         shown = steps if show_all else steps[:1]
         more = f"; and {len(steps) - len(shown):,} more" if len(shown) < len(steps) else ""
         text = f"{len(steps):,} {reason}: {'; '.join(shown)}{more}"
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     return lines
 
 
@@ -338,10 +328,4 @@ def _other(report: Report, width: int) -> list[str]:
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    lines: list[str] = []
-    for unknown in report.unknown:
-        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
-        lines += [click.style(line, fg="magenta") for line in textwrap.wrap(text, width, subsequent_indent="   ")]
-    for limit in report.limits:
-        lines += textwrap.wrap(f"limit: {clean(limit)}", width, subsequent_indent="   ")
-    return lines
+    return [*unknown_lines(report.unknown, width), *limit_lines(report.limits, width)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,11 +10,30 @@ import click
 from hloinspect.passes.census import KINDS, MOVES, Census, Count
 from hloinspect.passes.difference import Difference
 from hloinspect.passes.dump import PassText
-from hloinspect.passes.follow import Trail
+from hloinspect.passes.follow import Hop, Trail
 from hloinspect.passes.ledger import Change, Ledger, words
+from hloinspect.render.terminal.table import Column, Layout, cut, table
+from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.units import bytes_text
 
 _MOST_LINES = 200
+
+
+def _without_bytes(cell: str) -> str:
+    return cell.partition(" ")[0]
+
+
+_MARGIN = len("asked for    ")
+_COUNTS = (
+    Column("what", is_left=True, least=31),
+    Column("before", least=16),
+    Column("->"),
+    Column("after", is_left=True),
+)
+"""Of a pass: what is counted, before, an arrow, after. As wide for each pass, so that they stand below each other."""
+_HOPS = (Column(is_left=True, least=19), Column(is_left=True))
+_BELOW = Layout(indent=9, has_head=False)
+_COUNTED = replace(_BELOW, narrowing=(("before", 13), ("before", _without_bytes), ("after", _without_bytes)))
 _COLORS = {"-": "red", "+": "green"}
 _WARNINGS = ("dropped", "became kernels", "kernels work", "turned to", "made synchronous")
 _ONE = {
@@ -32,18 +51,14 @@ def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
     lines = [
         f"{dump.key}   {len(dump.texts)} texts of passes, {bytes_text(dump.size_bytes)}   {head}",
         "",
-        *_wrapped(f"asked for    {_requested(ledger.first)}", width),
-        *_wrapped(f"in the end   {_made(ledger.last)}", width),
-        *(click.style(line, fg="red") for found in _dropped(ledger) for line in _wrapped(found, width)),
+        *wrapped(f"asked for    {_requested(ledger.first)}", width, 0, _MARGIN),
+        *wrapped(f"in the end   {_made(ledger.last)}", width, 0, _MARGIN),
+        *(click.style(line, fg="red") for found in _dropped(ledger) for line in wrapped(found, width, 0, _MARGIN)),
     ]
     for change in ledger.shown:
         lines += ["", *_change_lines(change, width)]
     lines += ["", *_foot(ledger, width)]
     return "\n".join(lines)
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
 
 
 def _requested(census: Census) -> str:
@@ -110,10 +125,9 @@ def _change_lines(change: Change, width: int) -> list[str]:
     for sentence in words(change):
         color = "red" if any(word in sentence for word in _WARNINGS) else "cyan"
         lines.append(f"       {click.style(sentence, fg=color)}")
-    for kind in change.kinds:
-        before, after = change.before.of(kind), change.after.of(kind)
-        lines.append(f"         {KINDS[kind]:<32} {_count(before):>16}  ->  {_count(after)}".rstrip()[:width])
-    return lines
+    counts = [(kind, change.before.of(kind), change.after.of(kind)) for kind in change.kinds]
+    rows = [(KINDS[kind], _count(before), "->", _count(after)) for kind, before, after in counts]
+    return [*lines, *(cut(line, width) for line in table(_COUNTS, rows, width, _COUNTED))]
 
 
 def _count(count: Count) -> str:
@@ -134,7 +148,7 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
         more = f" and {len(dump.others) - 4} more" if len(dump.others) > 4 else ""
         notes.append(f"Other modules (--module): {', '.join(dump.others[:4])}{more}.")
     notes.append("More: --pass NAME shows the instructions, --follow NAME where a transfer came from.")
-    return textwrap.wrap(" ".join(notes), width, break_long_words=False, break_on_hyphens=False)
+    return wrapped(" ".join(notes), width)
 
 
 # ---- one pass, instruction by instruction
@@ -179,12 +193,20 @@ def trail_text(trail: Trail, width: int = 100) -> str:
         f"{item.name}   {item.tensor}, {bytes_text(item.bytes)} each time, followed backwards",
         "",
     ]
-    for hop in trail.hops:
+    known = [f"   known by {hop.by}" if hop.by else "" for hop in trail.hops]
+    rows = [
+        (_what(hop.item.kind, hop.item.mechanism), hop.item.name + by)
+        for hop, by in zip(trail.hops, known, strict=True)
+    ]
+    for hop, line in zip(trail.hops, table(_HOPS, rows, width, replace(_BELOW, gaps=(1, 1))), strict=True):
         number = str(hop.text.number) if hop.text.number >= 0 else ""
-        lines.append(f"{number:>5}  {click.style(hop.text.label, bold=True)}")
-        known = f"   known by {hop.by}" if hop.by else ""
-        lines.append(f"         {_what(hop.item.kind, hop.item.mechanism):<19} {hop.item.name}{known}")
-    return "\n".join([*lines, "", *textwrap.wrap(_ending(trail), width, break_long_words=False)])
+        lines += [f"{number:>5}  {click.style(hop.text.label, bold=True)}", line]
+    return "\n".join([*lines, "", *wrapped(_ending(trail), width)])
+
+
+def _hop(hop: Hop) -> tuple[str, str]:
+    known = f"   known by {hop.by}" if hop.by else ""
+    return _what(hop.item.kind, hop.item.mechanism), hop.item.name + known
 
 
 def _what(kind: str, mechanism: str) -> str:

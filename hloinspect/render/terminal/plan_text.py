@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.plan.model import SCHEDULER_SHARE, Plan, Point
 from hloinspect.render.terminal.plan_more import elsewhere_lines, search_lines, tensor_lines
-from hloinspect.render.terminal.tables import table
+from hloinspect.render.terminal.table import NARROW, columns_named, table
+from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.units import bytes_text, time_text
 
 _MOST_ROWS = 60
 _LONGEST = 160  # of an error's text
+_LAYOUT = replace(NARROW, narrowing=(("range", None), ("recomputes", None), ("link", None), ("host", None)))
 
 
 def plan_text(plan: Plan, width: int = 100, show_all: bool = False) -> str:
@@ -30,7 +32,7 @@ def plan_text(plan: Plan, width: int = 100, show_all: bool = False) -> str:
     ):
         if part:
             lines += ["", *part]
-    lines += ["", *(line for limit in plan.limits for line in _wrapped(f"limit: {limit}", width))]
+    lines += ["", *(line for limit in plan.limits for line in wrapped(f"limit: {limit}", width, 0, 3))]
     return "\n".join(lines)
 
 
@@ -57,9 +59,7 @@ def _points(plan: Plan, width: int, show_all: bool) -> list[str]:
     header = ["", *axes, "step", "range", *(["waits"] if moves else []), plan.unit]
     header += [*(["recomputes"] if recomputes else []), "device", *(["host", "link"] if moves else []), "fits"]
     rows = [_row(plan, point, axes, recomputes, moves) for point in shown]
-    left = (0, *range(1, 1 + len(axes)), len(header) - 1)
-    spare = [header.index(name) for name in ("range", "recomputes", "link", "host") if name in header]
-    lines = table(header, rows, left, width, spare)
+    lines = table(columns_named(header, {"", *axes, "fits"}), rows, width, _LAYOUT)
     hidden = len(plan.points) - len(shown)
     if hidden:
         lines.append(f" {hidden} more points with --all")
@@ -161,13 +161,14 @@ def _remarks(points: Sequence[Point], width: int) -> list[str]:
             groups.setdefault(_cut(note), []).append(point.number)
     lines = []
     for text, numbers in groups.items():
-        lines += _wrapped(f"point{'s' if len(numbers) > 1 else ''} {_listed(numbers)}: {clean(text)}", width, " ")
+        lines += wrapped(f"point{'s' if len(numbers) > 1 else ''} {_listed(numbers)}: {clean(text)}", width, 1, 4)
     if any(point.fits and point.memory is not None and point.memory.is_tight for point in points):
-        lines += _wrapped(
+        lines += wrapped(
             f"tight: more than the {SCHEDULER_SHARE:.0%} of device memory to which XLA's scheduler keeps: it may do "
             f"transfers one after the other then",
             width,
-            " ",
+            1,
+            4,
         )
     return lines
 
@@ -192,17 +193,21 @@ def settings_text(point: Point) -> str:
 
 def _verdict(plan: Plan, width: int) -> list[str]:
     if plan.best is None:
-        return _wrapped(f"best: none; {plan.why}", width)
+        return wrapped(f"best: none; {plan.why}", width, 0, 3)
     chosen = plan.point(plan.best)
-    lines = _wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width)
+    lines = wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width, 0, 3)
     if plan.not_told_apart:
-        lines += _wrapped(
+        lines += wrapped(
             f"not told apart from it within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
             f"{_listed(plan.not_told_apart)}",
             width,
+            0,
+            3,
         )
     if len(plan.front) > 1:
-        lines += _wrapped(f"front (+): no other point is faster with as little memory: {_listed(plan.front)}", width)
+        lines += wrapped(
+            f"front (+): no other point is faster with as little memory: {_listed(plan.front)}", width, 0, 3
+        )
     return lines
 
 
@@ -217,25 +222,15 @@ def _largest(plan: Plan, width: int) -> list[str]:
         rate = rate_text(point.speed) if point else ""
         rows.append([clean(one.policy), f"{one.value}{more}" if one.value else "none", rate])
     unit = "samples/s" if plan.unit == "tokens/s" else plan.unit
-    return table(["policy", f"largest {axis} that fits", unit], rows, (0, 1), width)
+    header = ["policy", f"largest {axis} that fits", unit]
+    return table(columns_named(header, header[:2]), rows, width, NARROW)
 
 
 def _meanings(plan: Plan, width: int) -> list[str]:
     """What names stand for; of a search, which tries many policies, the one that it ends with is told with it."""
     lines = []
     for text, code in plan.policies.items() if plan.search is None else ():
-        lines += _wrapped(f"policy {clean(text)}: {clean(code)}", width)
+        lines += wrapped(f"policy {clean(text)}: {clean(code)}", width, 0, 3)
     for text, flags in plan.flags.items():
-        lines += _wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width)
+        lines += wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width, 0, 3)
     return lines
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "   ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

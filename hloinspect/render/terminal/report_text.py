@@ -4,7 +4,6 @@ again where no colour is wanted."""
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Sequence
 
 import click
@@ -12,14 +11,17 @@ import click
 from hloinspect.errors import printable as clean
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.render.terminal.audit_text import audit_line, audit_text
-from hloinspect.render.terminal.table import cut, fitted, lines_of
+from hloinspect.render.terminal.notes import limit_lines, unknown_lines
+from hloinspect.render.terminal.table import Layout, Step, columns_named, cut, table
+from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.rules.blocking import blocking_findings
 from hloinspect.units import bytes_text, bytes_texts, time_text
 
 COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
-_INDENT = " " * len("predicted step ")
+_INDENT = len("predicted step ")
+_MARGIN = len(" memory    ")
 MAX_ROWS = 40
 """Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
@@ -64,7 +66,7 @@ def _head(report: Report, width: int) -> list[str]:
         parts[0] += made
     parts.append(f"{module.instructions:,} instructions")
     given = _production(program)
-    return [*flow(parts, "   ", width), *(_wrapped(f"production run: {given}", width, 0, 3) if given else [])]
+    return [*flow(parts, "   ", width, _INDENT), *(wrapped(f"production run: {given}", width, 0, 3) if given else [])]
 
 
 def blocking_lines(report: Report, width: int) -> list[str]:
@@ -72,7 +74,7 @@ def blocking_lines(report: Report, width: int) -> list[str]:
     lines: list[str] = []
     for finding in blocking_findings(report):
         text = f"{finding.code}: {clean(finding.message)}"
-        lines += [click.style(line, fg="red", bold=True) for line in _wrapped(text, width, 0, 3)]
+        lines += [click.style(line, fg="red", bold=True) for line in wrapped(text, width, 0, 3)]
     return lines
 
 
@@ -103,33 +105,9 @@ def _nothing(report: Report) -> str:
     return "no host transfers: nothing in this module moves between device and host memory"
 
 
-def flow(parts: list[str], separator: str, width: int, indent: str = _INDENT) -> list[str]:
-    """Parts one after the other, on a new line (by default under the step's time) where one would go beyond
-    ``width``; a part that is longer than that is wrapped."""
-    lines = _whole(parts[0], "", width)
-    for part in parts[1:]:
-        if len(click.unstyle(lines[-1] + separator + part)) <= width:
-            lines[-1] += separator + part
-        else:
-            lines[-1] += separator.rstrip()
-            lines += _whole(part, indent, width)
-    return lines
-
-
-def _whole(part: str, indent: str, width: int) -> list[str]:
-    """A part on one line if it fits there. What is styled is not wrapped, but has less indent if need be."""
-    plain = click.unstyle(part)
-    if len(indent + plain) <= width:
-        return [indent + part]
-    if plain != part:
-        return [indent[: max(0, width - len(plain))] + part]
-    lead = plain[: len(plain) - len(plain.lstrip())]
-    return textwrap.wrap(plain.lstrip(), width, initial_indent=indent + lead, subsequent_indent=indent or _INDENT)
-
-
 def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
-    nothing = [] if report.transfers else textwrap.wrap(_nothing(report), width, subsequent_indent="   ")
+    nothing = [] if report.transfers else wrapped(_nothing(report), width, 0, 3)
     if step is None:
         return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
     if nothing and step.stall_ms <= 0:
@@ -144,9 +122,9 @@ def _step(report: Report, width: int) -> list[str]:
     ]
     if step.collective_exposed_ms > 0:
         parts.insert(2, f"collectives alone {time_text(step.collective_exposed_ms)}")
-    without = f"{_INDENT}{time_text(step.without_transfers_ms)} with free transfers"
+    without = f"{' ' * _INDENT}{time_text(step.without_transfers_ms)} with free transfers"
     ideal = f"{time_text(step.ideal_ms)} with perfect overlap"
-    return [*nothing, *flow(parts, "   ", width), *flow([f"{without}, {ideal}", busy], "; ", width)]
+    return [*nothing, *flow(parts, "   ", width, _INDENT), *flow([f"{without}, {ideal}", busy], "; ", width, _INDENT)]
 
 
 def _range(step: PredictedStep) -> str:
@@ -186,6 +164,11 @@ def where_text(transfer: TransferInfo) -> str:
     return f"{place} in {function}" if function and function != "<module>" else place
 
 
+def verdict_text(transfer: TransferInfo, mark: str) -> str:
+    """Return a transfer's verdict in its colour, with the mark of one that is not sure."""
+    return click.style(transfer.verdict + mark, fg=COLORS[transfer.verdict])
+
+
 def _row(transfer: TransferInfo) -> list[str]:
     found = transfer.predicted
     covered = "" if found is None else share(found.cover_ms, found.duration_ms)
@@ -201,7 +184,7 @@ def _row(transfer: TransferInfo) -> list[str]:
         "" if found is None else time_text(found.duration_each_ms),
         covered,
         "" if found is None else time_text(found.wait_ms),
-        transfer.verdict + mark,
+        verdict_text(transfer, mark),
         where_text(transfer),
     ]
 
@@ -213,18 +196,35 @@ LEFT = frozenset({"transfer", "tensor", "verdict", "where"})
 """Columns of transfers that are no figures."""
 
 
+def _without_function(where: str) -> str:
+    return where.partition(" in ")[0]
+
+
+_NARROWING: tuple[Step, ...] = (
+    ("where", _without_function),
+    *(("tensor", 18), ("where", 18)),
+    *(("takes", None), ("window", None)),
+    *(("tensor", 12), ("where", 12)),
+    *(("each", None), ("p90", None), ("runs", None), ("GB/s", None)),
+    *(("tensor", 8), ("where", 8)),
+    *(("covered", None), ("ratio", None), ("model", None)),
+)
+TRANSFERS = Layout(_NARROWING)
+"""A table of transfers: it never does without which it is, its wait and its verdict."""
+
+
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
     shown = report.transfers if show_all else _most_telling(report.transfers)
-    rows = [_HEADER, *(_row(transfer) for transfer in shown)]
+    rows = [_row(transfer) for transfer in shown]
     longest = max(24, width - 70)
-    for row in rows[1:]:
+    for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], longest)
     caption = [" times predicted, waits those of a step:"] if report.step.predicted else []
-    lines = [*caption, *lines_of(fitted(rows, width), LEFT, COLORS)]
+    lines = [*caption, *table(columns_named(_HEADER, LEFT), rows, width, TRANSFERS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the verdict changes within the range of the prediction")
     if len(shown) < len(report.transfers):
-        lines += _wrapped(_rest(report, len(shown)), width, 1, 3)
+        lines += wrapped(_rest(report, len(shown)), width, 1, 3)
     return lines
 
 
@@ -261,29 +261,24 @@ def _memory(report: Report, width: int) -> list[str]:
     if memory.host_bytes is not None:
         parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
     parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
-    lines = [" memory    " + parts[0]]
-    for part in parts[1:]:
-        if len(click.unstyle(lines[-1])) + 3 + len(part) <= width:
-            lines[-1] += "   " + part
-        else:
-            lines += _wrapped(part, width, 11)
+    lines = flow([f" memory    {parts[0]}", *parts[1:]], "   ", width, _MARGIN)
     late = [transfer for transfer in report.transfers if transfer.release is not None and transfer.release.late]
     if late:
         copies = sum(transfer.direction == "d2h" for transfer in report.transfers)
         kept = bytes_text(sum(transfer.bytes_per_step for transfer in late))
         text = f"{len(late)} of {copies} copies to the host ({kept}) start only when the backward pass has begun"
-        lines += _wrapped(text, width, 11)
+        lines += wrapped(text, width, _MARGIN, _MARGIN)
     for kind in ("parameter", "result"):
         values = [value for value in report.host_values if value.kind == kind]
         if values:
             total = bytes_text(sum(value.bytes for value in values))
             live = f"{kind} lives" if len(values) == 1 else f"{kind}s live"
-            lines += _wrapped(f"{len(values)} {live} in host memory ({total})", width, 11)
+            lines += wrapped(f"{len(values)} {live} in host memory ({total})", width, _MARGIN, _MARGIN)
     for copy in report.host_copies[:4]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
-        lines += _wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, 11)
+        lines += wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, _MARGIN, _MARGIN)
     if len(report.host_copies) > 4:
-        lines.append(f"           and {len(report.host_copies) - 4} more do")
+        lines.append(f"{' ' * _MARGIN}and {len(report.host_copies) - 4} more do")
     return lines
 
 
@@ -298,7 +293,7 @@ def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
         link_gbps = link_that_hides_gbps(report, transfer)
         needed = f"; a link of {link_gbps:.0f} GB/s would hide it" if link_gbps else ""
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     return ["", *lines] if lines else []
 
 
@@ -318,14 +313,14 @@ def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
     lines: list[str] = []
     for finding in _shown_findings(report, show_all):
         lines += _finding_head(finding, width)
-        lines += _wrapped(_sentence(finding.message), width, 3)
+        lines += wrapped(_sentence(finding.message), width, 3, 3)
         if finding.source_text and finding.source:
             lines += [f"   {finding.source.line} | {clean(finding.source_text)}"[:width]]
-        lines += _wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
+        lines += wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
     if show_all:
         lines += _not_run(report, width)
     counted = _finding_count(report, show_all)
-    return ["", *lines, *flow(counted, "   ", width, "   ")] if counted else ["", *lines] if lines else []
+    return ["", *lines, *flow(counted, "   ", width, 3)] if counted else ["", *lines] if lines else []
 
 
 def _finding_head(finding: FindingInfo, width: int) -> list[str]:
@@ -341,25 +336,13 @@ def _finding_head(finding: FindingInfo, width: int) -> list[str]:
     if len(left) + len(middle) + len(place) + 6 > width:
         middle = "  ".join(part for part in (finding.name, cost) if part)
     if len(left) + len(middle) + len(place) + 6 > width:
-        return [f"{click.style(left, fg=color, bold=True)}   {middle}", *_wrapped(place, width, 3)]
+        return [f"{click.style(left, fg=color, bold=True)}   {middle}", *wrapped(place, width, 3, 3)]
     space = max(3, width - len(left) - 3 - len(middle) - len(place))
     return [f"{click.style(left, fg=color, bold=True)}   {middle}{' ' * space}{place}".rstrip()]
 
 
 def _sentence(text: str) -> str:
     return f"{clean(text[:1]).upper()}{clean(text[1:])}."
-
-
-def _wrapped(text: str, width: int, indent: int, hanging: int | None = None) -> list[str]:
-    after = " " * (indent if hanging is None else hanging)
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * indent,
-        subsequent_indent=after,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _not_run(report: Report, width: int) -> list[str]:
@@ -369,7 +352,7 @@ def _not_run(report: Report, width: int) -> list[str]:
         by_reason.setdefault(rule.reason, []).append(rule.code)
     lines: list[str] = []
     for reason, codes in by_reason.items():
-        lines += _wrapped(f"not run: {', '.join(codes)}: {reason}", width, 0, 3)
+        lines += wrapped(f"not run: {', '.join(codes)}: {reason}", width, 0, 3)
     return lines
 
 
@@ -400,20 +383,12 @@ def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
         found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in told]
         if found:
             more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-            lines += textwrap.wrap(
-                f"{', '.join(found[:4])}{more}: {text}", width, initial_indent=" ", subsequent_indent="   "
-            )
+            lines += wrapped(f"{', '.join(found[:4])}{more}: {text}", width, 1, 3)
     return lines
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    lines: list[str] = []
-    for unknown in report.unknown:
-        if unknown.affects == "memory" and report.step.predicted is not None:
-            continue
-        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
-        wrapped = textwrap.wrap(text, width, subsequent_indent="   ")
-        lines += [click.style(line, fg="magenta") for line in wrapped]
-    for limit in report.limits:
-        lines += textwrap.wrap(f"limit: {clean(limit)}", width, subsequent_indent="   ")
+    is_counted = report.step.predicted is not None
+    unknown = [one for one in report.unknown if not (one.affects == "memory" and is_counted)]
+    lines = [*unknown_lines(unknown, width), *limit_lines(report.limits, width)]
     return ["", *lines] if lines else []
