@@ -22,11 +22,11 @@ from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.placements.requested import Requested, requested_of
 from hloinspect.render.terminal.report_text import MAX_FINDINGS, to_text
+from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
