@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -17,6 +19,12 @@ def bytes_texts(one: int, other: int) -> tuple[str, str]:
     """Return two sizes that are held against each other: in bytes where they differ and would read alike."""
     texts = bytes_text(one), bytes_text(other)
     return (f"{one:,} B", f"{other:,} B") if one != other and texts[0] == texts[1] else texts
+
+
+def listed(items: Sequence[object], most: int) -> str:
+    """Return ``a, b and 3 more``: the first of them, and how many there are besides."""
+    shown = ", ".join(map(str, items[:most]))
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
 
 
 def time_text(milliseconds: float) -> str:

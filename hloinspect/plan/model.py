@@ -11,10 +11,6 @@ from dataclasses import dataclass, field
 
 SCHEMA = "hloinspect.plan/1"
 
-SCHEDULER_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc,
-GetSchedulerMemoryLimit): beyond it transfers may be serialized."""
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:

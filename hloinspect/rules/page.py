@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hloinspect.rules.registry import RULES
 from hloinspect.rules.rule import Rule
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 GROUPS = {"1": "time", "2": "memory", "3": "correctness", "4": "evidence"}
 CODE_HEADING = "Example"
@@ -49,11 +50,12 @@ def index_markdown() -> str:
     return "\n".join([*lines, "", *_ABOUT.strip().splitlines(), ""])
 
 
-_ABOUT = """
+_ABOUT = f"""
 HLO1xx are about time, HLO2xx about memory, HLO3xx about correctness, HLO4xx about evidence.
 
 **Severity.** The one in the table is the most that a rule says. A rule on time says less where little is lost: below
-5 % of the step it warns, below 0.5 % it informs, and where the verdicts of all its transfers change within the range of
+{100 * WARNING_COST_SHARE:g} % of the step it warns, below {100 * INFO_COST_SHARE:g} % it informs, and where \
+the verdicts of all its transfers change within the range of
 the prediction it warns at most. Text shows errors and warnings, five at most; `--all` shows the rest.
 
 **Choosing.** Codes, or beginnings of codes (`HLO2`, `ALL`); the longest one that fits decides.

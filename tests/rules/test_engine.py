@@ -21,7 +21,7 @@ from hloinspect.cli import main
 from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.placements.requested import Requested, requested_of
-from hloinspect.render.terminal.report_text import MAX_FINDINGS, to_text
+from hloinspect.render.terminal.report_text import to_text
 from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
@@ -30,6 +30,7 @@ from hloinspect.rules.engine import source_line
 from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
+from hloinspect.thresholds import SHOWN_FINDINGS
 from tests.support.places import ROOT
 from tests.support.rules_samples import codes, finding, fixture, report_of
 
@@ -269,7 +270,7 @@ def test_five_findings_are_shown_and_all_on_demand() -> None:
     )
     crowded = dataclasses.replace(report, findings=many)
     short, whole = click.unstyle(to_text(crowded)), click.unstyle(to_text(crowded, show_all=True))
-    assert sum(line.startswith("HLO9") for line in short.splitlines()) == MAX_FINDINGS
+    assert sum(line.startswith("HLO9") for line in short.splitlines()) == SHOWN_FINDINGS
     assert "(4 more with --all)" in short
     assert sum(line.startswith("HLO9") for line in whole.splitlines()) == 9
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from hloinspect.errors import printable as clean
 from hloinspect.report.schema import MeasuredStep, MemoryInfo, PredictedStep, Report
+from hloinspect.thresholds import SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, time_text
 
 GOOD, BAD, OPEN, WRONG, NONE, USED = "good", "bad", "open", "wrong", "none", "used"
 MOODS = {GOOD: "hidden", BAD: "stalls", OPEN: "not sure", WRONG: "problem", NONE: "no transfers"}
 """A word for each kind of answer. Wrong: nothing stalls, and yet a finding is an error."""
-SMALL_STALL = 0.02
-"""A step that waits less than this share of its time is said to hide its transfers, as in the text report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def verdict_of(report: Report) -> Verdict:
         nothing = "Nothing moves between device and host memory in this step"
         return Verdict(WRONG, f"{nothing}. {wrong}", "") if wrong else Verdict(NONE, f"{nothing}.", "")
     waits = f"{time_text(step.stall_ms)} of {time_text(step.time_ms)} ({share(step.stall_ms, step.time_ms)})"
-    if share_of_step >= SMALL_STALL:
+    if share_of_step >= SMALL_STALL_SHARE:
         sentence = f"Each step waits for host transfers: {waits}."
         return Verdict(BAD, sentence, counted + (f" In doubt: {doubt}." if doubt else ""))
     if doubt or missing:
@@ -156,7 +155,7 @@ def summary_figures(report: Report) -> list[Figure]:
 
 
 def _mood(step: MeasuredStep | PredictedStep) -> str:
-    return BAD if step.stall_ms >= SMALL_STALL * step.time_ms else GOOD
+    return BAD if step.stall_ms >= SMALL_STALL_SHARE * step.time_ms else GOOD
 
 
 def _moved(report: Report, step: MeasuredStep | PredictedStep | None) -> Figure:

@@ -12,16 +12,15 @@ from hloinspect.render.terminal.notes import unknown_lines
 from hloinspect.render.terminal.table import Layout, columns_named, table
 from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.report.schema import AuditEntry, AuditInfo, Report
+from hloinspect.thresholds import SHOWN_NAMES, SHOWN_ROWS
+from hloinspect.units import listed
 
 _COLORS = {"kept": "green", "dropped": "red", "never matched": "red", "synchronous": "yellow", "kernel": "yellow"}
 _FROM = {"jaxpr": "the jaxpr", "stablehlo": "StableHLO", "hlo": "the HLO before all passes"}
 _LOST = ("dropped", "never matched")
-_MOST_IDS = 4
 _HEADER = ["requested", "by", "times", "runs", "became", "transfers", "where"]
 _LEFT = {"requested", "by", "became", "transfers", "where"}
 _LAYOUT = Layout((("requested", 20),))
-MAX_ENTRIES = 40
-"""Entries shown one by one; ``--all`` shows them all."""
 
 
 def audit_line(report: Report) -> list[str]:
@@ -63,7 +62,7 @@ def _summary(audit: AuditInfo) -> str:
 
 def _table(audit: AuditInfo, width: int, show_all: bool) -> list[str]:
     ordered = sorted(audit.entries, key=lambda entry: entry.outcome not in _LOST)
-    shown = ordered if show_all else ordered[:MAX_ENTRIES]
+    shown = ordered if show_all else ordered[:SHOWN_ROWS]
     lines = table(columns_named(_HEADER, _LEFT), [_row(entry) for entry in shown], width, _LAYOUT)
     if len(shown) < len(ordered):
         lines.append(f" and {len(ordered) - len(shown)} more; --all shows them all")
@@ -71,8 +70,8 @@ def _table(audit: AuditInfo, width: int, show_all: bool) -> list[str]:
 
 
 def _row(entry: AuditEntry) -> list[str]:
-    ids = [str(number) for number in entry.transfers[:_MOST_IDS]]
-    more = ", ..." if len(entry.transfers) > _MOST_IDS else ""
+    ids = [str(number) for number in entry.transfers[:SHOWN_NAMES]]
+    more = ", ..." if len(entry.transfers) > SHOWN_NAMES else ""
     return [
         _what(entry),
         clean(entry.by),
@@ -117,6 +116,4 @@ def _unexplained(report: Report, audit: AuditInfo, width: int) -> list[str]:
     names += [clean(name) for name in audit.unexplained_host]
     if not names:
         return []
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    text = f"nothing asks for {', '.join(names[:6])}{more}"
-    return wrapped(text, width, 1, 3)
+    return wrapped(f"nothing asks for {listed(names, 6)}", width, 1, 3)

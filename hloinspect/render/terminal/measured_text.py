@@ -12,7 +12,6 @@ from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
     LEFT,
-    MAX_ROWS,
     TRANSFERS,
     findings_text,
     share,
@@ -23,12 +22,12 @@ from hloinspect.render.terminal.report_text import (
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
 from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
-from hloinspect.units import bytes_text, time_text
+from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
+from hloinspect.units import bytes_text, listed, time_text
 
 MAX_DEVICES = 8
 """Devices, and hosts, shown one by one: of more, the slowest."""
 
-_STALL_IS_SMALL = 0.02
 _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 """The ninetieth percentile of waits has a column if it is so many times the mean somewhere, and that is such a share of
 what the transfer takes."""
@@ -85,7 +84,7 @@ def _step(report: Report, width: int) -> list[str]:
     step = report.step.measured
     if step is None:
         return [click.style("no step was measured", fg="magenta") + ": see 'cannot tell' below"]
-    color = "green" if step.stall_ms < _STALL_IS_SMALL * step.time_ms else "red"
+    color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
     fits = len(click.unstyle(time)) + 1 + len(spread) <= width
@@ -102,7 +101,7 @@ def _step(report: Report, width: int) -> list[str]:
         rest.append(f"the host was late for {time_text(step.host_bound_ms)}")
     lines = [*flow(parts, "   ", width, _INDENT), *flow([f"  {rest[0]}", *rest[1:]], "   ", width, _INDENT)]
     waits = step.stall_spread_ms
-    if waits.max > 1.5 * waits.median and waits.max - waits.median > _STALL_IS_SMALL * step.time_ms:
+    if waits.max > 1.5 * waits.median and waits.max - waits.median > SMALL_STALL_SHARE * step.time_ms:
         text = (
             f"waits vary: median {time_text(waits.median)}, nine in ten below {time_text(waits.p90)}, "
             f"up to {time_text(waits.max)}"
@@ -143,7 +142,7 @@ _TENSOR = 1
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
     both = report.step.predicted is not None
-    shown = report.transfers if show_all or len(report.transfers) <= MAX_ROWS else _most_telling(report.transfers)
+    shown = report.transfers if show_all or len(report.transfers) <= SHOWN_ROWS else _most_telling(report.transfers)
     is_window = any(t.measured and t.measured.is_window for t in shown)
     varies = any(t.measured and _varies(t.measured) for t in shown)
     header = ["transfer", "tensor", "each", "runs", "window" if is_window else "takes", "covered", "waits"]
@@ -195,7 +194,7 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
     """Those that wait the longest, in schedule order."""
     ordered = sorted(transfers, key=lambda t: (-(t.measured.wait_ms if t.measured else 0.0), t.id))
-    return tuple(sorted(ordered[: MAX_ROWS // 2], key=lambda t: t.id))
+    return tuple(sorted(ordered[: SHOWN_ROWS // 2], key=lambda t: t.id))
 
 
 def _reasons(report: Report, width: int) -> list[str]:
@@ -204,7 +203,7 @@ def _reasons(report: Report, width: int) -> list[str]:
     waiting = [t for t in waiting if t.measured and t.measured.wait_ms > 0]
     waiting.sort(key=lambda t: -(t.measured.wait_ms if t.measured else 0.0))
     lines: list[str] = []
-    for transfer in waiting[:3]:
+    for transfer in waiting[:SHOWN_REASONS]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}."
         lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
@@ -239,8 +238,7 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
         )
     lines += wrapped(text, width, 1, 3)
     if without := [clean(host.host) for host in every if host.step is None]:
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        text = f"no step counts on {', '.join(without[:3])}{more}"
+        text = f"no step counts on {listed(without, 3)}"
         lines += wrapped(text, width, 1, 3)
     return lines
 
@@ -316,9 +314,8 @@ def _other(report: Report, width: int) -> list[str]:
     total = sum(program.device_ms for program in trace.programs)
     if others and total:
         spent = sum(program.device_ms for program in others)
-        names = ", ".join(clean(program.name or str(program.program_id)) for program in others[:3])
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}{more}")
+        names = listed([clean(program.name or str(program.program_id)) for program in others], 3)
+        lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
     for copies in trace.other_copies:
         lines.append(
             f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "

@@ -14,7 +14,8 @@ from hloinspect.passes.follow import Hop, Trail
 from hloinspect.passes.ledger import Change, Ledger, words
 from hloinspect.render.terminal.table import Column, Layout, cut, table
 from hloinspect.render.terminal.wrap import wrapped
-from hloinspect.units import bytes_text
+from hloinspect.thresholds import SHOWN_NAMES
+from hloinspect.units import bytes_text, listed
 
 _MOST_LINES = 200
 
@@ -145,8 +146,7 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
         notes.append("What changes before a pipeline was changed by something that left no text.")
     notes.append("Bytes are those of one execution: a loop's are not multiplied.")
     if dump.others:
-        more = f" and {len(dump.others) - 4} more" if len(dump.others) > 4 else ""
-        notes.append(f"Other modules (--module): {', '.join(dump.others[:4])}{more}.")
+        notes.append(f"Other modules (--module): {listed(dump.others, SHOWN_NAMES)}.")
     notes.append("More: --pass NAME shows the instructions, --follow NAME where a transfer came from.")
     return wrapped(" ".join(notes), width)
 

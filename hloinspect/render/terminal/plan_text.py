@@ -8,13 +8,15 @@ from dataclasses import replace
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.plan.model import SCHEDULER_SHARE, Plan, Point
+from hloinspect.plan.model import Plan, Point
 from hloinspect.render.terminal.plan_more import elsewhere_lines, search_lines, tensor_lines
 from hloinspect.render.terminal.table import NARROW, columns_named, table
 from hloinspect.render.terminal.wrap import wrapped
-from hloinspect.units import bytes_text, time_text
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
+from hloinspect.units import bytes_text, listed, time_text
 
 _MOST_ROWS = 60
+_MOST_NUMBERS = 12
 _LONGEST = 160  # of an error's text
 _LAYOUT = replace(NARROW, narrowing=(("range", None), ("recomputes", None), ("link", None), ("host", None)))
 
@@ -161,11 +163,13 @@ def _remarks(points: Sequence[Point], width: int) -> list[str]:
             groups.setdefault(_cut(note), []).append(point.number)
     lines = []
     for text, numbers in groups.items():
-        lines += wrapped(f"point{'s' if len(numbers) > 1 else ''} {_listed(numbers)}: {clean(text)}", width, 1, 4)
+        lines += wrapped(
+            f"point{'s' if len(numbers) > 1 else ''} {listed(numbers, _MOST_NUMBERS)}: {clean(text)}", width, 1, 4
+        )
     if any(point.fits and point.memory is not None and point.memory.is_tight for point in points):
         lines += wrapped(
-            f"tight: more than the {SCHEDULER_SHARE:.0%} of device memory to which XLA's scheduler keeps: it may do "
-            f"transfers one after the other then",
+            f"tight: more than the {SCHEDULER_MEMORY_SHARE:.0%} of device memory to which XLA's scheduler keeps: it "
+            f"may do transfers one after the other then",
             width,
             1,
             4,
@@ -176,11 +180,6 @@ def _remarks(points: Sequence[Point], width: int) -> list[str]:
 def _cut(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:12]))
-    return shown if len(numbers) <= 12 else f"{shown} and {len(numbers) - 12} more"
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -199,14 +198,17 @@ def _verdict(plan: Plan, width: int) -> list[str]:
     if plan.not_told_apart:
         lines += wrapped(
             f"not told apart from it within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
-            f"{_listed(plan.not_told_apart)}",
+            f"{listed(plan.not_told_apart, _MOST_NUMBERS)}",
             width,
             0,
             3,
         )
     if len(plan.front) > 1:
         lines += wrapped(
-            f"front (+): no other point is faster with as little memory: {_listed(plan.front)}", width, 0, 3
+            f"front (+): no other point is faster with as little memory: {listed(plan.front, _MOST_NUMBERS)}",
+            width,
+            0,
+            3,
         )
     return lines
 

@@ -17,13 +17,12 @@ from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.rules.blocking import blocking_findings
-from hloinspect.units import bytes_text, bytes_texts, time_text
+from hloinspect.thresholds import SHOWN_FINDINGS, SHOWN_NAMES, SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
+from hloinspect.units import bytes_text, bytes_texts, listed, time_text
 
 COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
 _INDENT = len("predicted step ")
 _MARGIN = len(" memory    ")
-MAX_ROWS = 40
-"""Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
@@ -113,7 +112,7 @@ def _step(report: Report, width: int) -> list[str]:
     if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
-    color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
+    color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     busy = f"the link is busy {share(step.busy_d2h_ms, step.time_ms)} d2h, {share(step.busy_h2d_ms, step.time_ms)} h2d"
     parts = [
         f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})",
@@ -230,10 +229,10 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
     """All, in schedule order; of a long list those that wait the longest."""
-    if len(transfers) <= MAX_ROWS:
+    if len(transfers) <= SHOWN_ROWS:
         return transfers
     ordered = sorted(transfers, key=lambda t: (-(t.predicted.wait_ms if t.predicted else 0.0), t.id))
-    return tuple(sorted(ordered[: MAX_ROWS // 2], key=lambda t: t.id))
+    return tuple(sorted(ordered[: SHOWN_ROWS // 2], key=lambda t: t.id))
 
 
 def _rest(report: Report, shown: int) -> str:
@@ -274,11 +273,11 @@ def _memory(report: Report, width: int) -> list[str]:
             total = bytes_text(sum(value.bytes for value in values))
             live = f"{kind} lives" if len(values) == 1 else f"{kind}s live"
             lines += wrapped(f"{len(values)} {live} in host memory ({total})", width, _MARGIN, _MARGIN)
-    for copy in report.host_copies[:4]:
+    for copy in report.host_copies[:SHOWN_NAMES]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
         lines += wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, _MARGIN, _MARGIN)
-    if len(report.host_copies) > 4:
-        lines.append(f"{' ' * _MARGIN}and {len(report.host_copies) - 4} more do")
+    if len(report.host_copies) > SHOWN_NAMES:
+        lines.append(f"{' ' * _MARGIN}and {len(report.host_copies) - SHOWN_NAMES} more do")
     return lines
 
 
@@ -287,7 +286,7 @@ def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
     waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in told]
     waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
     lines: list[str] = []
-    for transfer in waiting[:3]:
+    for transfer in waiting[:SHOWN_REASONS]:
         found = transfer.predicted
         assert found is not None
         link_gbps = link_that_hides_gbps(report, transfer)
@@ -297,16 +296,13 @@ def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-MAX_FINDINGS = 5
-"""Findings in full; ``--all`` shows them all, with those that only inform."""
-
 _SEVERITY_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 def _shown_findings(report: Report, show_all: bool) -> tuple[FindingInfo, ...]:
     if show_all:
         return report.findings
-    return tuple(finding for finding in report.findings if finding.severity != "info")[:MAX_FINDINGS]
+    return tuple(finding for finding in report.findings if finding.severity != "info")[:SHOWN_FINDINGS]
 
 
 def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
@@ -382,8 +378,7 @@ def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
     ):
         found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in told]
         if found:
-            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-            lines += wrapped(f"{', '.join(found[:4])}{more}: {text}", width, 1, 3)
+            lines += wrapped(f"{listed(found, SHOWN_NAMES)}: {text}", width, 1, 3)
     return lines
 
 

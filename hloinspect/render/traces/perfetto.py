@@ -69,22 +69,22 @@ def why_not(report: Report) -> str:
 
 @dataclass(slots=True)
 class _Executions:
-    """One transfer's copies, waits and marks, each in the order of time."""
+    """One transfer's copies, and the numbers of the marks of its starts and waits, each in the order of time."""
 
     copies: list[Window] = field(default_factory=list)
-    starts: list[Mark] = field(default_factory=list)
-    dones: list[Mark] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    dones: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Arrows:
-    """Flows by what they go through: a stretch or a mark by its id, those that go on and those that end there."""
+    """Flows by what they go through, a window or the number of a mark: those that go on, and those that end there."""
 
-    through: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    into: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    through: dict[Window | int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    into: dict[Window | int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
-    def of(self, one: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return tuple(self.through.get(id(one), ())), tuple(self.into.get(id(one), ()))
+    def of(self, one: Window | int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(self.through.get(one, ())), tuple(self.into.get(one, ()))
 
 
 class _Band:
@@ -208,9 +208,9 @@ class _Band:
 
     def _marks(self, marks: Sequence[Mark], arrows: _Arrows) -> list[Slice]:
         found = []
-        for mark in marks:
+        for number, mark in enumerate(marks):
             transfer = self._transfers.get(mark.transfer)
-            flows, ends = arrows.of(mark)
+            flows, ends = arrows.of(number)
             at = (transfer.start if mark.role == START else transfer.done) if transfer is not None else None
             arguments = self._writer.arguments({"instruction": at, "transfer": mark.transfer})
             name = f"{mark.role} of {_short(transfer)}" if transfer is not None else mark.role
@@ -225,9 +225,9 @@ class _Band:
         for one in windows:
             if one.kind in (D2H, H2D) and one.transfer:
                 by_transfer[one.transfer].copies.append(one)
-        for mark in marks:
+        for number, mark in enumerate(marks):
             executions = by_transfer[mark.transfer]
-            (executions.starts if mark.role == START else executions.dones).append(mark)
+            (executions.starts if mark.role == START else executions.dones).append(number)
         arrows = _Arrows()
         for executions in by_transfer.values():
             self._start_to_done(executions, arrows)
@@ -243,10 +243,10 @@ class _Band:
         dones = of.dones if len(of.dones) == len(of.starts) else [None] * len(of.starts)
         for start, copy, done in zip(of.starts, of.copies, dones, strict=True):
             flow = next(self._flows)
-            arrows.through[id(start)].append(flow)
-            (arrows.through if done is not None else arrows.into)[id(copy)].append(flow)
+            arrows.through[start].append(flow)
+            (arrows.through if done is not None else arrows.into)[copy].append(flow)
             if done is not None:
-                arrows.into[id(done)].append(flow)
+                arrows.into[done].append(flow)
 
     def _there_and_back(self, there: Sequence[Window], back: Sequence[Window], arrows: _Arrows) -> None:
         if len(there) != len(back):
@@ -254,8 +254,8 @@ class _Band:
         for sent, fetched in zip(there, reversed(back), strict=True):
             if sent.end_ps <= fetched.start_ps and sent.times == fetched.times == 1:
                 flow = next(self._flows)
-                arrows.through[id(sent)].append(flow)
-                arrows.into[id(fetched)].append(flow)
+                arrows.through[sent].append(flow)
+                arrows.into[fetched].append(flow)
 
     # counters
 

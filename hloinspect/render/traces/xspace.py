@@ -170,17 +170,17 @@ class _Device:
         instruction = self._instruction(move.name)
         return instruction is not None and bool(instruction.start_of)
 
-    def _other_ways(self, windows: Iterable[Window]) -> set[int]:
-        """Copies within host memory take both directions of the link at once, and are one event: the ids of the
-        shorter."""
+    def _other_ways(self, windows: Iterable[Window]) -> set[Window]:
+        """Return the shorter windows of copies within host memory, which take both directions of the link at once, and
+        are one event."""
         found: dict[tuple[str, int], list[Window]] = defaultdict(list)
         for one in windows:
             if one.kind in (D2H, H2D) and not one.transfer:
                 found[one.name, one.start_ps].append(one)
-        return {id(one) for pair in found.values() for one in sorted(pair, key=lambda one: one.end_ps)[:-1]}
+        return {one for pair in found.values() for one in sorted(pair, key=lambda one: one.end_ps)[:-1]}
 
-    def _blocking(self, windows: Iterable[Window]) -> Mapping[int, Window]:
-        """By the id of its stretch, the work of a kernel that moves host memory while the main stream runs it: the two
+    def _blocking(self, windows: Iterable[Window]) -> Mapping[Window, Window]:
+        """Return, by the window of a move, the work of the kernel that makes it while the main stream runs it: the two
         are one event."""
         starts = {t.start: t.id for t in self._transfers.values() if not t.asynchronous and t.mechanism == "kernel"}
         work: dict[int, deque[Window]] = defaultdict(deque)
@@ -191,7 +191,7 @@ class _Device:
             elif one.kind in (D2H, H2D) and one.transfer in starts.values():
                 moves[one.transfer].append(one)
         return {
-            id(move): run
+            move: run
             for number, runs in work.items()
             if len(runs) == len(moves[number])
             for run, move in zip(runs, moves[number], strict=True)
@@ -226,15 +226,15 @@ class _Gpu(_Device):
     def _events(self, step: Step) -> list[tuple[int, int, int, str, Mapping[str, Value]]]:
         """(stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main stream."""
         joined = self._blocking(step.windows)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
+        absorbed = set(joined.values()) | self._other_ways(step.windows)
         common: dict[str, Value] = {"tf_op": "XlaModule:", "hlo_module": self._name, "program_id": self._program}
         found: list[tuple[int, int, int, str, Mapping[str, Value]]] = []
         for one in step.windows:
             stream, start, end = _STREAM_OF[one.stream], one.start_ps, one.end_ps
-            if id(one) in absorbed:
+            if one in absorbed:
                 continue
             if one.kind in (D2H, H2D):
-                if (run := joined.get(id(one))) is not None:
+                if (run := joined.get(one)) is not None:
                     start, end = min(start, run.start_ps), max(end, run.end_ps)
                 transfer = self._transfers.get(one.transfer)
                 if not self._is_asynchronous(one):
@@ -292,15 +292,15 @@ class _Tpu(_Device):
     def _on_main(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int]]:
         """(start, end, kind) of the main stream's operations."""
         joined = self._blocking(step.windows)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
+        absorbed = set(joined.values()) | self._other_ways(step.windows)
         found: list[tuple[int, int, int]] = []
         for one in step.windows:
-            if id(one) in absorbed:
+            if one in absorbed:
                 continue
             if one.stream == "main" and one.kind in (COMPUTE, COLLECTIVE):
                 found.append((one.start_ps, one.end_ps, self._kind(plane, one.name)))
             elif one.kind in (D2H, H2D) and not self._is_asynchronous(one):
-                run, transfer = joined.get(id(one), one), self._transfers.get(one.transfer)
+                run, transfer = joined.get(one, one), self._transfers.get(one.transfer)
                 start, end = min(one.start_ps, run.start_ps), max(one.end_ps, run.end_ps)
                 found.append((start, end, self._kind(plane, transfer.start if transfer is not None else one.name)))
         for mark in step.marks:
