@@ -27,7 +27,7 @@ MARK = '<meta name="generator" content="hloinspect">'
 
 
 def build(sides: Sequence[Side], difference: Difference | None = None) -> str:
-    """The page of one or two inputs as text."""
+    """Return the page of one or two inputs as text."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     parts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'

@@ -36,12 +36,12 @@ class Figure:
 
 
 def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
-    """The step that the summary goes by: measured where it was measured."""
+    """Return the step that the summary shows: the measured one where there is one."""
     return report.step.measured or report.step.predicted
 
 
 def kind_text(report: Report) -> str:
-    """How the figures came about, in words."""
+    """Return how the figures were obtained, in words."""
     target, trace = report.target, report.trace
     if trace is not None:
         what = f"{len(report.devices)} x {clean(trace.device_type) or 'device'}"
@@ -61,7 +61,7 @@ def _target(report: Report) -> str:
 
 
 def verdict_of(report: Report) -> Verdict:
-    """What to tell somebody who reads one sentence."""
+    """Return the answer for somebody who reads one sentence."""
     step = figures_of(report)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)
     doubt = next((clean(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
@@ -103,20 +103,20 @@ def _counted(report: Report) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in percent; of less than one, two digits."""
+    """Return a part of a whole in percent; two digits where it is less than one."""
     percent = 100 * part / whole if whole > 0 else 0.0
     return f"{percent:.0f} %" if percent >= 0.95 or percent <= 0 else f"{percent:.1g} %"
 
 
 def range_text(low_ms: float, high_ms: float) -> str:
-    """``68 to 94 ms``."""
+    """Return a range: ``68 to 94 ms``."""
     low, high = time_text(low_ms), time_text(high_ms)
     number, _, unit = low.partition(" ")
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def summary_figures(report: Report) -> list[Figure]:
-    """The figures of the summary, in order."""
+    """Return the figures of the summary, in order."""
     step = figures_of(report)
     found: list[Figure] = []
     if isinstance(step, MeasuredStep):
@@ -187,7 +187,7 @@ def _memory_figures(memory: MemoryInfo) -> list[Figure]:
 
 
 def compared(report: Report) -> list[tuple[str, str, str]]:
-    """Predicted and measured side by side: name, predicted, measured; empty where one is missing."""
+    """Return predicted and measured side by side: name, predicted, measured; empty where one is missing."""
     predicted, measured = report.step.predicted, report.step.measured
     if predicted is None or measured is None:
         return []

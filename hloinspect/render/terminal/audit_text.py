@@ -24,7 +24,7 @@ _LAYOUT = Layout((("requested", 20),))
 
 
 def audit_line(report: Report) -> list[str]:
-    """One line below the memory's, where something that was asked for is not there or the other way round."""
+    """Return one line below the memory's, where something requested is missing or something is there unrequested."""
     audit = report.audit
     if audit is None or not (
         audit.unexplained or audit.unexplained_host or any(e.outcome in _LOST for e in audit.entries)
@@ -34,7 +34,7 @@ def audit_line(report: Report) -> list[str]:
 
 
 def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
-    """The whole table."""
+    """Return the whole table."""
     audit = report.audit
     if audit is None:
         return []
@@ -49,7 +49,7 @@ def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
 
 
 def _summary(audit: AuditInfo) -> str:
-    """``6 kept, 2 dropped`` and what nobody asked for."""
+    """Return how many requests had which outcome, and how much is there unrequested: ``6 kept, 2 dropped``."""
     counts = Counter[str]()
     for entry in audit.entries:
         counts[entry.outcome] += entry.requested
@@ -84,7 +84,7 @@ def _row(entry: AuditEntry) -> list[str]:
 
 
 def _what(entry: AuditEntry) -> str:
-    """``d2h hid bf16[4,128]``, ``argument state['mean'] f32[256,256]``."""
+    """Return what is requested: ``d2h hid bf16[4,128]``, ``argument state['mean'] f32[256,256]``."""
     parts = [entry.direction if entry.kind == "value" and entry.direction else entry.kind, clean(entry.name or "")]
     if entry.dtype:
         parts.append(f"{clean(entry.dtype)}[{','.join(map(str, entry.shape))}]")
@@ -96,7 +96,7 @@ def _where(entry: AuditEntry) -> str:
 
 
 def _reasons(audit: AuditInfo, width: int) -> list[str]:
-    """Why, and what to do, once for each outcome and cause that is not simply kept."""
+    """Return why, and what to do, once for each outcome and cause that is not simply kept."""
     lines: list[str] = []
     told: set[str] = set()
     for entry in audit.entries:

@@ -14,7 +14,7 @@ _COLUMNS = (Column(is_left=True), Column("A"), Column("B"), Column())
 
 
 def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
-    """What differs, the figures first."""
+    """Return what differs, the figures first."""
     lines = [f"A  {side_text(found.before)}", f"B  {side_text(found.after)}"]
     rows = [
         (c.metric, amount_text(c.before, c.unit), amount_text(c.after, c.unit), percent_text(c))

@@ -20,7 +20,7 @@ _SHOWN = ("scan_layers", "attention", "per_device_batch_size", "max_target_lengt
 
 
 def maxtext_text(answer: MaxTextAnswer, width: int = 100, show_all: bool = False) -> str:
-    """The answer in at most ``width`` columns where names allow it."""
+    """Return the answer in at most ``width`` columns where names allow it."""
     step = answer.variants[0]
     lines = [*_head(answer, width), *_fits(step, width)]
     if len(answer.variants) > 1:
@@ -48,7 +48,7 @@ def _head(answer: MaxTextAnswer, width: int) -> list[str]:
 
 
 def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Return a word each, and beside it what belongs to it."""
+    """Return a line for each word, with its text beside it."""
     columns = (Column(is_left=True, least=len("on device")), Column(is_left=True, is_wrapped=True))
     rows = [(word, clean(text)) for word, text in entries]
     return table(columns, rows, width, Layout(gaps=(1, 1), has_head=False))
@@ -66,7 +66,7 @@ def _fits(step: Variant, width: int) -> list[str]:
 
 
 def _of(used: int | None, limit: int | None) -> str:
-    """``80.3 GiB = 44 % of 184 GiB``, in red where it is more than there is."""
+    """Return ``80.3 GiB = 44 % of 184 GiB``, in red where it is more than there is."""
     if used is None:
         return "unknown"
     if limit is None:

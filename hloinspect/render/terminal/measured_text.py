@@ -41,7 +41,7 @@ _DEVICES = Layout((("device", 12), *_FEWER))
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
+    """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
     lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
@@ -192,13 +192,13 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
-    """Those that wait the longest, in schedule order."""
+    """Return those that wait the longest, in schedule order."""
     ordered = sorted(transfers, key=lambda t: (-(t.measured.wait_ms if t.measured else 0.0), t.id))
     return tuple(sorted(ordered[: SHOWN_ROWS // 2], key=lambda t: t.id))
 
 
 def _reasons(report: Report, width: int) -> list[str]:
-    """Why, for the transfers that cost the most."""
+    """Return why the transfers that cost the most are waited for."""
     waiting = [t for t in report.transfers if t.measured and t.verdict in (PARTIAL, EXPOSED, SYNCHRONOUS)]
     waiting = [t for t in waiting if t.measured and t.measured.wait_ms > 0]
     waiting.sort(key=lambda t: -(t.measured.wait_ms if t.measured else 0.0))
@@ -216,7 +216,7 @@ def _reasons(report: Report, width: int) -> list[str]:
 
 
 def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
-    """A row each where there are several; the slowest first."""
+    """Return a row for each host where there are several, the slowest first."""
     every = report.trace.per_host if report.trace else ()
     hosts = sorted((host for host in every if host.step), key=lambda host: -(host.step.time_ms if host.step else 0.0))
     if len(every) < 2 or not hosts:
@@ -285,7 +285,7 @@ def _device_row(device: DeviceInfo, many_hosts: bool) -> list[str]:
 
 
 def _aside(report: Report, width: int, show_all: bool) -> list[str]:
-    """Steps that do not count, by reason."""
+    """Return the steps that do not count, by reason."""
     reasons: dict[str, list[str]] = {}
     for device in report.devices:
         for step in device.set_aside:
@@ -305,7 +305,7 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
 
 
 def _other(report: Report, width: int) -> list[str]:
-    """Programs besides the step's, and copies that are no offload."""
+    """Return programs besides the step's, and copies that are no offload."""
     trace = report.trace
     if trace is None:
         return []

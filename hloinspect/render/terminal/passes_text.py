@@ -47,7 +47,7 @@ _ENDS = {"d2h": "to the host", "h2d": "back"}
 
 
 def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
-    """The table. ``head`` says what was compiled, or where the texts are."""
+    """Return the table. ``head`` says what was compiled, or where the texts are."""
     dump = ledger.dump
     lines = [
         f"{dump.key}   {len(dump.texts)} texts of passes, {bytes_text(dump.size_bytes)}   {head}",
@@ -63,7 +63,7 @@ def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
 
 
 def _requested(census: Census) -> str:
-    """The placements of a text, or what moves there already."""
+    """Return the placements of a text, or what moves there already."""
     parts = []
     for direction, where in _ENDS.items():
         counts = [census.of(f"{kind}_{direction}") for kind in ("annotation", "mark")]
@@ -155,7 +155,7 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
 
 
 def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = False) -> str:
-    """Both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
+    """Return both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
     if not found:
         return f"{wanted}: no text of it changes anything that has to do with the host"
     lines: list[str] = []
@@ -187,7 +187,7 @@ def _difference_lines(difference: Difference) -> list[str]:
 
 
 def trail_text(trail: Trail, width: int = 100) -> str:
-    """The stations of a transfer, the last text's first."""
+    """Return the stations of a transfer, the last text's first."""
     item = trail.hops[0].item
     lines = [
         f"{item.name}   {item.tensor}, {bytes_text(item.bytes)} each time, followed backwards",

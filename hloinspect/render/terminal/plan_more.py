@@ -20,7 +20,7 @@ _MOST_TRANSFERS = 12
 
 
 def elsewhere_lines(plan: Plan, width: int) -> list[str]:
-    """Each point's step under each other link and target, and what becomes of the transfers of one of them."""
+    """Return each point's step under each other link and target, and what becomes of the transfers of one of them."""
     if not plan.elsewhere:
         return []
     labels = list(dict.fromkeys(one.label for one in plan.elsewhere))
@@ -48,7 +48,7 @@ def _heading(one: Elsewhere) -> str:
 
 
 def _label(text: str) -> str:
-    """``170/415GB/s`` for ``d2h=170GB/s,h2d=415GB/s``."""
+    """Return the short name of a link: ``170/415GB/s`` for ``d2h=170GB/s,h2d=415GB/s``."""
     rates = dict(part.partition("=")[::2] for part in text.split(","))
     if set(rates) == {"d2h", "h2d"} and rates["d2h"].endswith("GB/s"):
         return f"{clean(rates['d2h'].removesuffix('GB/s'))}/{clean(rates['h2d'])}"
@@ -63,7 +63,8 @@ def _time(one: Elsewhere | None) -> str:
 
 
 def _transfers(plan: Plan, labels: Sequence[str], found: dict[tuple[int, str], Elsewhere], width: int) -> list[str]:
-    """At which link each transfer of the best point that has any hides, and a bar of what the step waits there."""
+    """Return at which link each transfer of the best point that has any hides, and a bar of what the step waits
+    there."""
     moving = [point for point in plan.points if point.transfers and point.step is not None and not point.offload_lost]
     if not moving:
         return []
@@ -112,7 +113,7 @@ def _wait(verdict: str, wait_ms: float | None) -> str:
 
 
 def tensor_lines(plan: Plan, width: int) -> list[str]:
-    """For each offloaded tensor what it frees, what it costs, and what would be without it."""
+    """Return for each offloaded tensor what it frees, what it costs, and what would be without it."""
     if not plan.tensors:
         return []
     header = ["tensor", "frees", "on the link", "waits", "recomputed", "kept", "advice"]
@@ -160,7 +161,7 @@ def _kept(line: TensorLine) -> str:
 
 
 def search_lines(plan: Plan, width: int) -> list[str]:
-    """The moves of the search, and what to write into the program."""
+    """Return the moves of the search, and what to write into the program."""
     found = plan.search
     if found is None:
         return []

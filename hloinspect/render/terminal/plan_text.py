@@ -22,8 +22,10 @@ _LAYOUT = replace(NARROW, narrowing=(("range", None), ("recomputes", None), ("li
 
 
 def plan_text(plan: Plan, width: int = 100, show_all: bool = False) -> str:
-    """The plan in at most ``width`` columns where names allow it. Without ``show_all`` a long table is cut to the
-    points of the front, the best of the rest, and those that failed."""
+    """Return the plan in at most ``width`` columns where names allow it.
+
+    Without ``show_all`` a long table is cut to the points of the front, the best of the rest, and those that failed.
+    """
     lines = [*_head(plan), "", *_points(plan, width, show_all), "", *_verdict(plan, width)]
     for part in (
         _largest(plan, width),
@@ -73,7 +75,7 @@ def _varies(plan: Plan, name: str) -> bool:
 
 
 def _chosen(plan: Plan) -> list[Point]:
-    """The front, what failed, and the fastest of the rest, in the order of the points."""
+    """Return the front, what failed, and the fastest of the rest, in the order of the points."""
     wanted = {*plan.front, *(point.number for point in plan.points if point.error or not point.is_good)}
     for point in sorted(plan.points, key=lambda point: -point.speed):
         if len(wanted) >= _MOST_ROWS:
@@ -110,17 +112,17 @@ def _row(plan: Plan, point: Point, axes: Sequence[str], recomputes: bool, moves:
 
 
 def _short(time_ms: float, like_ms: float) -> str:
-    """A time without its unit, as many digits as that of the step beside it."""
+    """Return a time without its unit, with as many digits as that of the step beside it."""
     return f"{time_ms / 1e3:.1f}" if like_ms >= 10_000 else f"{time_ms:.0f}" if like_ms >= 100 else f"{time_ms:.3g}"
 
 
 def rate_text(value: float) -> str:
-    """``65,215``, or three digits of a small rate."""
+    """Return a rate: ``65,215``, or three digits of a small one."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _flops(value: float | None) -> str:
-    """``12.3 TF``: a number of operations, not a rate."""
+    """Return a number of operations: ``12.3 TF``."""
     if not value:
         return "-"
     for size, unit in ((1e15, "PF"), (1e12, "TF"), (1e9, "GF"), (1e6, "MF")):
@@ -146,7 +148,7 @@ def _red(text: str) -> str:
 
 
 def _remarks(points: Sequence[Point], width: int) -> list[str]:
-    """What the table has no room for: errors, lost offloads, equal schedules, what does not fit."""
+    """Return what the table has no room for: errors, lost offloads, equal schedules, what does not fit."""
     groups: dict[str, list[int]] = {}
     for point in points:
         if point.error:
@@ -186,7 +188,7 @@ def _cut(text: str) -> str:
 
 
 def settings_text(point: Point) -> str:
-    """``policy=offload:hid batch=8``."""
+    """Return a point's settings: ``policy=offload:hid batch=8``."""
     return clean(" ".join(f"{name}={value}" for name, value in point.settings.items())) or "the step as it is"
 
 
@@ -229,7 +231,8 @@ def _largest(plan: Plan, width: int) -> list[str]:
 
 
 def _meanings(plan: Plan, width: int) -> list[str]:
-    """What names stand for; of a search, which tries many policies, the one that it ends with is told with it."""
+    """Return what the names of policies and flags stand for. A search tries many policies: search_lines has its
+    last."""
     lines = []
     for text, code in plan.policies.items() if plan.search is None else ():
         lines += wrapped(f"policy {clean(text)}: {clean(code)}", width, 0, 3)

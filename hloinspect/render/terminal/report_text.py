@@ -26,7 +26,7 @@ _MARGIN = len(" memory    ")
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
+    """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
     told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
     lines = [
         *_head(report, width),
@@ -51,7 +51,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
 
 
 def to_audit(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The same with the whole audit (docs/audit.md) below."""
+    """Return the same with the whole audit (docs/audit.md) below."""
     return "\n".join([to_text(report, width, show_all, picture), *audit_text(report, width, show_all)])
 
 
@@ -69,7 +69,7 @@ def _head(report: Report, width: int) -> list[str]:
 
 
 def blocking_lines(report: Report, width: int) -> list[str]:
-    """What comes before every figure: that the step cannot run, or that its values are wrong."""
+    """Return what comes before every figure: that the step cannot run, or that its values are wrong."""
     lines: list[str] = []
     for finding in blocking_findings(report):
         text = f"{finding.code}: {clean(finding.message)}"
@@ -78,7 +78,7 @@ def blocking_lines(report: Report, width: int) -> list[str]:
 
 
 def _production(program: ProgramInfo) -> str:
-    """What of the production run was given and what was not, in one line; "" where nothing was."""
+    """Return what of the production run was given and what was not, in one line; "" where nothing was."""
     results, profile = program.autotune_results, program.pgle
     if program.flags_from is None and results is None and profile is None:
         return ""
@@ -91,12 +91,12 @@ def _production(program: ProgramInfo) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in percent."""
+    """Return a part of a whole in percent."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
 def _nothing(report: Report) -> str:
-    """What to say of a module without transfers."""
+    """Return what to say of a module without transfers."""
     if report.host_copies:
         return "no host transfers with the device on one side, but host memory is read and written (see below)"
     if any(unknown.affects == "transfers" for unknown in report.unknown):
@@ -133,7 +133,7 @@ def _range(step: PredictedStep) -> str:
 
 
 def tensor_text(transfer: TransferInfo) -> str:
-    """A transfer's tensor: its name and shape, or what brings it back."""
+    """Return a transfer's tensor: its name and shape, or what brings it back."""
     tensor = transfer.tensor
     dims = list(tensor.shape)
     while len(dims) > 1 and dims[0] == 1:  # a slice of a stack has a dimension of one in front
@@ -146,7 +146,7 @@ def tensor_text(transfer: TransferInfo) -> str:
 
 
 def _writers_text(transfer: TransferInfo) -> str:
-    """The numbers of the transfers that wrote what comes back; of many the one that wrote the most of it."""
+    """Return the numbers of the transfers that wrote what comes back; of many the one that wrote the most of it."""
     writers = transfer.partners or (transfer.round_trip,)
     if len(writers) > _MOST_WRITERS:
         return f"{transfer.round_trip} and {len(writers) - 1} more"
@@ -154,7 +154,7 @@ def _writers_text(transfer: TransferInfo) -> str:
 
 
 def where_text(transfer: TransferInfo) -> str:
-    """The user's line, or the computation."""
+    """Return the user's line, or the computation."""
     source = transfer.source
     if source is None:
         return clean(transfer.computation)
@@ -228,7 +228,7 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
-    """All, in schedule order; of a long list those that wait the longest."""
+    """Return all, in schedule order; of a long list those that wait the longest."""
     if len(transfers) <= SHOWN_ROWS:
         return transfers
     ordered = sorted(transfers, key=lambda t: (-(t.predicted.wait_ms if t.predicted else 0.0), t.id))
@@ -282,7 +282,7 @@ def _memory(report: Report, width: int) -> list[str]:
 
 
 def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
-    """Why, for the transfers that cost the most and that no finding tells of."""
+    """Return why transfers are waited for: those that cost the most and that no finding names."""
     waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in told]
     waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
     lines: list[str] = []
@@ -342,7 +342,7 @@ def _sentence(text: str) -> str:
 
 
 def _not_run(report: Report, width: int) -> list[str]:
-    """Rules that could not look, by what they lack."""
+    """Return the rules that did not run, by what they lack."""
     by_reason: dict[str, list[str]] = {}
     for rule in report.rules_not_run:
         by_reason.setdefault(rule.reason, []).append(rule.code)
@@ -353,7 +353,7 @@ def _not_run(report: Report, width: int) -> list[str]:
 
 
 def _finding_count(report: Report, show_all: bool) -> list[str]:
-    """``1 error, 2 warnings, 1 note; 4 rules lacked evidence.`` and how to see more."""
+    """Return ``1 error, 2 warnings, 1 note.``, and how to see more."""
     words = {"error": "error", "warning": "warning", "info": "note"}
     parts = []
     for severity, word in words.items():
@@ -370,7 +370,7 @@ def _finding_count(report: Report, show_all: bool) -> list[str]:
 
 
 def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
-    """Transfers without another end: sent and never read, fetched and never written."""
+    """Return transfers without another end: sent and never read, fetched and never written."""
     lines: list[str] = []
     for outcome, text in (
         ("never read", "sent and neither fetched nor returned"),

@@ -43,9 +43,9 @@ _LIFO = "a tensor that is sent several times comes back last in, first out, as t
 
 
 def to_perfetto(answer: Inspection | TraceInspection) -> bytes:
-    """The trace of an inspection, or of a trace with what was predicted for it: a serialized Perfetto ``Trace``.
+    """Return the trace of an inspection, or of a trace with what was predicted for it: a serialized Perfetto ``Trace``.
 
-    Names are made printable; equal answers give equal bytes. Raises UsageError where there is no timeline.
+    Names are made printable; equal answers give equal bytes. Raise UsageError where there is no timeline.
     """
     from hloinspect.render.page.sides import side_of
 
@@ -60,7 +60,7 @@ def to_perfetto(answer: Inspection | TraceInspection) -> bytes:
 
 
 def why_not(report: Report) -> str:
-    """Why a report has no timeline."""
+    """Return why a report has no timeline."""
     for unknown in report.unknown:
         if unknown.affects == "time":
             return f"{unknown.reason}; {unknown.remedy}"
@@ -111,7 +111,7 @@ class _Band:
         self._rank = 0
 
     def write(self, label: str) -> None:
-        """Writes the tracks, from the top."""
+        """Write the tracks, from the top."""
         process = self._writer.process(label)
         windows, marks = list(self._layout.windows()), list(self._layout.marks())
         arrows = self._arrows(windows, marks)
@@ -220,7 +220,7 @@ class _Band:
     # arrows
 
     def _arrows(self, windows: Iterable[Window], marks: Iterable[Mark]) -> _Arrows:
-        """From start to copy to done, and from the copy of one direction to that of the other that brings it back."""
+        """Return the arrows from start to copy to wait, and from a copy to the host to the one that brings it back."""
         by_transfer: dict[int, _Executions] = defaultdict(_Executions)
         for one in windows:
             if one.kind in (D2H, H2D) and one.transfer:
@@ -260,7 +260,7 @@ class _Band:
     # counters
 
     def _link(self, process: int, windows: Iterable[Window]) -> None:
-        """The rate of each direction: that of each copy is the mean over its time."""
+        """Write the rate of each direction: that of each copy is the mean over its time."""
         changes: dict[str, dict[int, float]] = {D2H: defaultdict(float), H2D: defaultdict(float)}
         for one in windows:
             transfer = self._transfers.get(one.transfer)
@@ -304,8 +304,8 @@ class _Band:
 
 
 def lanes(slices: Sequence[Slice], is_flat: bool = False) -> list[list[Slice]]:
-    """Slices dealt to as few tracks as it takes so that on each every one lies in another or behind it; where
-    ``is_flat`` only behind it. Each lane is sorted, an outer slice before those in it."""
+    """Return slices dealt to as few tracks as possible, so that on each a slice lies inside another or behind it; only
+    behind it where ``is_flat``. Each lane is sorted, an outer slice before those in it."""
     found: list[list[Slice]] = []
     is_open: list[list[int]] = []  # for each lane the ends of what is open, the innermost last
     for one in sorted(slices, key=lambda one: (one.start_ps, -one.end_ps)):
@@ -333,7 +333,7 @@ def _times(times: int) -> str | None:
 
 
 def _about(transfer: TransferInfo | None) -> Mapping[str, Value | None]:
-    """What a report says about a transfer, for a slice."""
+    """Return what a report says about a transfer, for a slice."""
     if transfer is None:
         return {}
     source, predicted, measured = transfer.source, transfer.predicted, transfer.measured
@@ -359,7 +359,8 @@ def _about(transfer: TransferInfo | None) -> Mapping[str, Value | None]:
 
 
 def _gbps(transfer: TransferInfo, kind: str) -> float | None:
-    """The mean rate of a transfer's copies; None where only windows are known, in which a copy moves some time."""
+    """Return the mean rate of a transfer's copies; None where only windows are known, in which a copy moves some
+    time."""
     if kind == "predicted":
         each = transfer.predicted.duration_each_ms if transfer.predicted is not None else 0.0
         return transfer.bytes / each / 1e6 if each > 0 else None

@@ -70,10 +70,10 @@ class Written:
 
 
 def write_profile(offload: Offload, prediction: Prediction, directory: Path) -> Written:
-    """Writes a prediction into ``directory/plugins/profile/<run>``, and nothing else.
+    """Write a prediction into ``directory/plugins/profile/<run>``, and nothing else.
 
     The run is named after the module, the target and the content: same predictions are the same run, and what a viewer
-    keeps of an earlier one never belongs to another. Raises UsageError where the step is too long or the directory
+    keeps of an earlier one never belongs to another. Raise UsageError where the step is too long or the directory
     cannot be written, and where a run of that name holds something else.
     """
     content = to_xspace(offload, prediction)
@@ -98,8 +98,8 @@ def _file_name(text: str) -> str:
 
 
 def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
-    """The serialized XSpace: ``STEPS`` times the predicted step on one device. Raises UsageError for a step of too many
-    events."""
+    """Return the serialized XSpace: ``STEPS`` times the predicted step on one device. Raise UsageError for a step of
+    too many events."""
     layout = Layout(prediction.timeline, MAX_EVENTS)
     if layout.is_folded:
         raise UsageError(
@@ -124,7 +124,7 @@ def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
 
 
 def program_id(module: Module) -> int:
-    """A number for the program: from its name and the order of its instructions."""
+    """Return a number for the program: from its name and the order of its instructions."""
     digest = hashlib.sha256(module.name.encode("utf-8", "replace"))
     for instruction in module.entry:
         digest.update(instruction.name.encode("utf-8", "replace"))
@@ -163,7 +163,7 @@ class _Device:
         return self._known[name]
 
     def _is_asynchronous(self, move: Window) -> bool:
-        """Whether the main stream goes on while something moves."""
+        """Return whether the main stream goes on while something moves."""
         transfer = self._transfers.get(move.transfer)
         if transfer is not None:
             return transfer.asynchronous
@@ -224,7 +224,8 @@ class _Gpu(_Device):
                 plane.event(lines[stream], name, begin + start, begin + end, own)
 
     def _events(self, step: Step) -> list[tuple[int, int, int, str, Mapping[str, Value]]]:
-        """(stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main stream."""
+        """Return (stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main
+        stream."""
         joined = self._blocking(step.windows)
         absorbed = set(joined.values()) | self._other_ways(step.windows)
         common: dict[str, Value] = {"tf_op": "XlaModule:", "hlo_module": self._name, "program_id": self._program}
@@ -290,7 +291,7 @@ class _Tpu(_Device):
                 plane.event(background, "", begin + start, begin + end, {"hlo_op": done, "flow": flow}, kind)
 
     def _on_main(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int]]:
-        """(start, end, kind) of the main stream's operations."""
+        """Return (start, end, kind) of the main stream's operations."""
         joined = self._blocking(step.windows)
         absorbed = set(joined.values()) | self._other_ways(step.windows)
         found: list[tuple[int, int, int]] = []
@@ -310,8 +311,8 @@ class _Tpu(_Device):
         return sorted(found, key=lambda event: event[:2])
 
     def _beside(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int, str]]:
-        """(start, end, kind, done) of what is under way beside the main stream: windows of transfers, from the start to
-        the end of the done, and collectives and copies on the device while they run."""
+        """Return (start, end, kind, done) of what is under way beside the main stream: windows of transfers, from their
+        start to the end of their `copy-done`, and collectives and copies on the device while they run."""
         found: list[tuple[int, int, int, str]] = []
         begun: dict[int, deque[int]] = defaultdict(deque)
         for mark in step.marks:
@@ -328,7 +329,7 @@ class _Tpu(_Device):
         return sorted(found)
 
     def _kind(self, plane: PlaneBuilder, name: str, display_name: str = "") -> int:
-        """The kind of an instruction's events: named by its text, as XProf looks for ``S(5)`` in it."""
+        """Return the kind of an instruction's events: named by its text, as XProf looks for ``S(5)`` in it."""
         found = self._instruction(name)
         if found is None:
             return plane.kind(f"%{name}", display_name or name, {"program_id": self._program})
