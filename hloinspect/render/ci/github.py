@@ -17,7 +17,7 @@ from hloinspect.rules.rule import ERROR
 MAX_FINDINGS = 10
 """GitHub shows ten annotations of a kind for a step."""
 
-# Most findings do not fail the gate (a budget does), so they are one step quieter than their severity.
+# Most findings do not fail the gate (a budget does), so they are shown one level below their severity.
 _COMMANDS = {"error": "warning", "warning": "notice"}
 
 

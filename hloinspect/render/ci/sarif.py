@@ -83,14 +83,14 @@ def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rules that the results name, with their pages."""
     from hloinspect.rules.registry import RULES
 
-    spoken = {result["ruleId"] for result in results}
+    named = {result["ruleId"] for result in results}
     found: list[dict[str, Any]] = [
         {"id": code, "name": code, "shortDescription": {"text": text}}
         for code, text in _BUDGET_RULES.items()
-        if code in spoken
+        if code in named
     ]
     for rule in RULES:
-        if rule.code in spoken:
+        if rule.code in named:
             sections = rule.sections()
             found.append(
                 {

@@ -1,6 +1,6 @@
 """Timelines as the page carries them: columns of small integers, one row of the picture a timeline.
 
-Times are counted in a unit that leaves nine digits to the step, starts are told from the start before, and names are
+Times are counted in a unit that leaves nine digits to the step, starts are differences to the one before, and names are
 numbers of one table for the whole page. A step of 5,600 intervals takes 150 kB so.
 """
 
@@ -14,7 +14,7 @@ from hloinspect.render.page.memory_curve import MemoryCurve, SegmentCurve
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 
 MAX_INTERVALS = 20_000
-"""Intervals of one timeline that are kept apart; of more, short neighbours are drawn as one."""
+"""Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
 
 KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 LANES = ("main", "wait", "side", "communication", D2H, H2D)

@@ -76,8 +76,8 @@ def requested(sides: Sequence[Side]) -> str:
     if not rows:
         return ""
     head = ("requested", "by", "times", "runs", "became", "where", "why")
-    inner = table(head, rows, "What the program asked of host memory, and what became of it", (2, 3))
-    return element("section", f"<h2>Asked of host memory</h2>{inner}", id="requested")
+    inner = table(head, rows, "What the program requests of host memory, and what became of it", (2, 3))
+    return element("section", f"<h2>Requested of host memory</h2>{inner}", id="requested")
 
 
 def others(sides: Sequence[Side]) -> str:

@@ -1,6 +1,6 @@
 """Device and host memory along a timeline: which buffers live when each instruction runs.
 
-The live ranges are those of the schedule (memory/liveness.py); a timeline's intervals bear the names of instructions,
+The live ranges are those of the schedule (memory/liveness.py); a timeline's intervals have the names of instructions,
 and so say when each place of the schedule is reached. Between two of them time goes with the number of instructions.
 """
 
@@ -16,7 +16,7 @@ from hloinspect.memory.liveness import Liveness
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, Segment, Timeline
 
 MAX_POINTS = 4000
-"""Points of one curve. Where a stretch has more, the most of each part of it is kept."""
+"""Points of one curve. Where a segment has more, the greatest of each part of it is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _CORNERS = {
     ),
 }
 COLORS = 6
-"""Classes c0 to c5 of the page's style; with the shapes they tell 6 groups apart, and shapes and colours mixed 36."""
+"""Classes c0 to c5 of the page's style; with the shapes 6 groups look different, and 36 where shapes and colours are mixed."""
 
 
 @dataclass(frozen=True, slots=True)

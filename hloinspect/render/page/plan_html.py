@@ -1,4 +1,4 @@
-"""A plan as one page: the front, the points, and a panel for each point. It has no script and asks no network.
+"""A plan as one page: the front, the points, and a panel for each point. It has no script and loads nothing.
 
 A mark or a row is a link to its point, whose panel the style sheet shows (``:target``). The same plan gives the same
 bytes.
@@ -55,7 +55,7 @@ def _verdict(plan: Plan) -> str:
     words = f'<p class="verdict">{link}</p>{element("p", sentence(plan.why))}'
     if plan.not_told_apart:
         others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.not_told_apart[:20])
-        words += f"<p>Not told apart from it within the range of the prediction: {others}.</p>"
+        words += f"<p>As fast within the range of the prediction: {others}.</p>"
     return words
 
 

@@ -55,7 +55,7 @@ def _card(side: Side, name: str) -> str:
     if unsure:
         items = "".join(f"<li>{sentence(unknown.reason)}</li>" for unknown in unsure[:3])
         more = '<li><a href="#trust">and more</a></li>' if len(unsure) > 3 else ""
-        parts.append(f"<h3>What could not be told</h3><ul>{items}{more}</ul>")
+        parts.append(f"<h3>What is not known</h3><ul>{items}{more}</ul>")
     return element("article", "".join(parts), class_="card")
 
 
@@ -201,7 +201,7 @@ def trust(sides: Sequence[Side]) -> str:
                 f"<li>{sentence(unknown.reason)} <b>Try</b> {sentence(unknown.remedy)}</li>"
                 for unknown in report.unknown
             )
-            parts.append(f"<h4>What could not be told</h4><ul>{items}</ul>")
+            parts.append(f"<h4>What is not known</h4><ul>{items}</ul>")
         limits = "".join(f"<li>{sentence(limit)}</li>" for limit in (*report.limits, *side.notes))
         parts.append(f"<h4>To keep in mind</h4><ul>{limits}{_thresholds(report)}</ul>")
         if report.rules_not_run:
@@ -220,7 +220,7 @@ def _thresholds(report: Report) -> str:
     hidden, exposed = (100 * report.thresholds[name] for name in ("hidden", "exposed"))
     return (
         f"<li>A transfer is hidden if at least {hidden:g} % of its time is covered by compute or collectives, exposed "
-        f"below {exposed:g} %, partial in between, and synchronous without a start and a done.</li>"
+        f"below {exposed:g} %, partial in between, and synchronous without a start and a wait of its own.</li>"
     )
 
 

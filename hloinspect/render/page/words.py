@@ -1,4 +1,4 @@
-"""The words of the page's first screen: what a report comes to in a sentence and a few figures."""
+"""The words of the page's first screen: the answer in a sentence and a few figures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kind_text(report: Report) -> str:
     if target is None:
         return "Neither predicted nor measured: no target was given."
     if report.step.predicted is None:
-        return f"Not predicted for {_target(report)}: see what could not be told."
+        return f"Not predicted for {_target(report)}: see what is not known."
     return f"Predicted for {_target(report)}, from the compiled schedule. Nothing was run."
 
 
@@ -70,7 +70,7 @@ def verdict_of(report: Report) -> Verdict:
     wrong = f"Yet something is wrong: {', '.join(errors)}." if errors else ""
     if step is None:
         why = doubt or "there is neither a prediction nor a measured step"
-        return Verdict(OPEN, "Whether host transfers hide behind compute could not be told.", f"{why}. {counted}")
+        return Verdict(OPEN, "Whether host transfers hide behind compute is not known.", f"{why}. {counted}")
     share_of_step = step.stall_ms / step.time_ms if step.time_ms > 0 else 0.0
     if not report.transfers and step.stall_ms <= 0:
         if missing or report.host_copies:
@@ -82,7 +82,7 @@ def verdict_of(report: Report) -> Verdict:
         sentence = f"Each step waits for host transfers: {waits}."
         return Verdict(BAD, sentence, counted + (f" In doubt: {doubt}." if doubt else ""))
     if doubt or missing:
-        sentence = f"As far as can be told, host transfers hide behind compute: the step waits {waits}."
+        sentence = f"As far as is known, host transfers hide behind compute: the step waits {waits}."
         return Verdict(OPEN, sentence, f"{counted} In doubt: {doubt or 'some transfers may be missing'}.")
     hides = f"Host transfers hide behind compute: the step waits {waits} for them"
     if wrong:

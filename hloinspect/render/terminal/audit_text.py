@@ -1,4 +1,4 @@
-"""The audit for a terminal: what was asked of host memory, and what became of each."""
+"""The audit for a terminal: what was requested of host memory, and what became of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def audit_line(report: Report) -> list[str]:
         audit.unexplained or audit.unexplained_host or any(e.outcome in _LOST for e in audit.entries)
     ):
         return []
-    return [f" asked     {_summary(audit)}   (--audit shows each)"]
+    return [f" requested {_summary(audit)}   (--audit shows each)"]
 
 
 def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
@@ -39,8 +39,8 @@ def audit_text(report: Report, width: int, show_all: bool) -> list[str]:
     if audit is None:
         return []
     if audit.requested_from is None:
-        return ["", click.style("asked of host memory: not known", bold=True), *unknown_lines(audit.unknown, width)]
-    head = f"asked of host memory, from {_FROM[audit.requested_from]}: {_summary(audit)}"
+        return ["", click.style("requested of host memory: not known", bold=True), *unknown_lines(audit.unknown, width)]
+    head = f"requested of host memory, from {_FROM[audit.requested_from]}: {_summary(audit)}"
     lines = ["", *wrapped(head, width, 0, 3)]
     lines[1] = click.style(lines[1], bold=True)
     if audit.entries:
@@ -56,7 +56,7 @@ def _summary(audit: AuditInfo) -> str:
     ordered = sorted(counts.items(), key=lambda item: (item[0] != "kept", item))
     parts = [f"{count} {outcome}" for outcome, count in ordered]
     if count := len(audit.unexplained) + len(audit.unexplained_host):
-        parts.append(f"{count} there that nothing asks for")
+        parts.append(f"{count} there that nothing requests")
     return ", ".join(parts) or "nothing"
 
 
@@ -98,13 +98,13 @@ def _where(entry: AuditEntry) -> str:
 def _reasons(audit: AuditInfo, width: int) -> list[str]:
     """Return why, and what to do, once for each outcome and cause that is not simply kept."""
     lines: list[str] = []
-    told: set[str] = set()
+    shown: set[str] = set()
     for entry in audit.entries:
         by = f" by the pass {clean(entry.pass_name)}" if entry.pass_name else ""
         text = f"{entry.outcome}{by}: {clean(entry.reason or '')}"
-        if entry.reason is None or entry.outcome == "kept" or text in told:
+        if entry.reason is None or entry.outcome == "kept" or text in shown:
             continue
-        told.add(text)
+        shown.add(text)
         remedy = f". Try: {clean(entry.remedy)}" if entry.remedy else ""
         lines += wrapped(text + remedy, width, 1, 3)
     return lines
@@ -116,4 +116,4 @@ def _unexplained(report: Report, audit: AuditInfo, width: int) -> list[str]:
     names += [clean(name) for name in audit.unexplained_host]
     if not names:
         return []
-    return wrapped(f"nothing asks for {listed(names, 6)}", width, 1, 3)
+    return wrapped(f"nothing requests {listed(names, 6)}", width, 1, 3)

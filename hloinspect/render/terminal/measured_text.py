@@ -117,9 +117,13 @@ def _step(report: Report, width: int) -> list[str]:
     if not report.transfers:
         if any(unknown.affects == "transfers" for unknown in report.unknown):
             busy = f"{time_text(step.busy_d2h_ms)} d2h and {time_text(step.busy_h2d_ms)} h2d a step"
-            seen = f"host transfers run for {busy}, but which they are cannot be told (see below)"
+            seen = f"host transfers run for {busy}, but which they are is not known (see below)"
             any_moved = step.busy_d2h_ms + step.busy_h2d_ms > 0
-            text = seen if any_moved else "no host transfers were found, but not all can be told (see below)"
+            text = (
+                seen
+                if any_moved
+                else "no host transfers were found, but not all that talks to the host is followed (see below)"
+            )
         else:
             text = "no host transfers: nothing in this program moves between device and host memory"
         lines = [*wrapped(text, width, 0, 3), *lines]
@@ -227,13 +231,13 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
     if len(shown) < len(hosts):
         lines.append(f" and {len(hosts) - len(shown)} faster hosts (--all shows them)")
     times = [host.step.time_ms for host in hosts if host.step]
-    apart = max(times) / min(times) - 1 if min(times) else 0.0
+    excess = max(times) / min(times) - 1 if min(times) else 0.0
     first = hosts[0]
     device = f" ({clean(first.slowest_device).removeprefix('/device:')})" if first.slowest_device else ""
     text = f"all {len(hosts)} hosts are alike" if len(hosts) > 1 else "one host has steps that count"
-    if apart > _SAME:
+    if excess > _SAME:
         text = (
-            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * apart:.1f} % behind the "
+            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * excess:.1f} % behind the "
             f"fastest, {100 * (max(times) / statistics.median(times) - 1):.1f} % behind the median"
         )
     lines += wrapped(text, width, 1, 3)
@@ -264,9 +268,9 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     head = ["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
     lines = table(columns_named(head, {"device"}), [_device_row(one, many_hosts) for one in shown], width, _DEVICES)
     times = [device.step_ms.mean for device in devices if device.step_ms]
-    apart = max(times) / min(times) - 1 if min(times) else 0.0
-    slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * apart:.1f} % behind the fastest"
-    lines.append(f" the slowest of {len(devices)} is {slowest}" if apart > _SAME else f" all {len(devices)} are alike")
+    excess = max(times) / min(times) - 1 if min(times) else 0.0
+    slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * excess:.1f} % behind the fastest"
+    lines.append(f" the slowest of {len(devices)} is {slowest}" if excess > _SAME else f" all {len(devices)} are alike")
     return lines
 
 

@@ -1,6 +1,6 @@
 """A step in a few rows of characters, for the terminal: what the main stream and both directions of the link do when.
 
-A column is an equal share of the step. A loop takes the columns that all its turns take, and shows its steady turn.
+A column is an equal share of the step. A loop takes the columns of all its iterations, and shows its steady one.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WAITING, ASCII_WAITING = "░", "w"
 _LABEL = 7
 _NOTE = 16
 _LEAST = 20
-"""Columns below which a picture tells nothing."""
+"""Columns below which a picture shows too little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stretch of the picture: segments that follow each other and happen equally often."""
+    """A part of the picture: segments that follow each other and happen equally often."""
 
     repeat: int
     segments: tuple[Segment, ...]
@@ -72,7 +72,7 @@ def minimap(timeline: Timeline, width: int, *, is_unicode: bool = True, is_windo
         cells = [_level(share, is_unicode) for share in _shares(sized, direction)]
         lines.append(_line(direction, "".join(cells), f"{word} {_percent(busy, total)}", "cyan"))
     if any(stage.repeat > 1 for stage, _ in sized):
-        lines.append(_line("", _loops(sized), "one turn of xN"))
+        lines.append(_line("", _loops(sized), "xN iterations"))
     return lines
 
 
@@ -143,7 +143,7 @@ def _main_row(sized: Sequence[tuple[Stage, int]], is_unicode: bool) -> str:
 
 
 def _loops(sized: Iterable[tuple[Stage, int]]) -> str:
-    """Return where each loop is, and how many iterations it has: ``|x8 |x8 |``."""
+    """Return where each loop is, and how many iterations it has: ``|x8      |x8     |``."""
     row = ""
     for stage, columns in sized:
         label = f"|x{stage.repeat:,}" if stage.repeat > 1 else "|"

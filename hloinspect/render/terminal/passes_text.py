@@ -24,7 +24,7 @@ def _without_bytes(cell: str) -> str:
     return cell.partition(" ")[0]
 
 
-_MARGIN = len("asked for    ")
+_MARGIN = len("requested    ")
 _COUNTS = (
     Column("what", is_left=True, least=31),
     Column("before", least=16),
@@ -52,7 +52,7 @@ def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
     lines = [
         f"{dump.key}   {len(dump.texts)} texts of passes, {bytes_text(dump.size_bytes)}   {head}",
         "",
-        *wrapped(f"asked for    {_requested(ledger.first)}", width, 0, _MARGIN),
+        *wrapped(f"requested    {_requested(ledger.first)}", width, 0, _MARGIN),
         *wrapped(f"in the end   {_made(ledger.last)}", width, 0, _MARGIN),
         *(click.style(line, fg="red") for found in _dropped(ledger) for line in wrapped(found, width, 0, _MARGIN)),
     ]
@@ -187,7 +187,7 @@ def _difference_lines(difference: Difference) -> list[str]:
 
 
 def trail_text(trail: Trail, width: int = 100) -> str:
-    """Return the stations of a transfer, the last text's first."""
+    """Return what a transfer was in each text, the last text's first."""
     item = trail.hops[0].item
     lines = [
         f"{item.name}   {item.tensor}, {bytes_text(item.bytes)} each time, followed backwards",
@@ -229,7 +229,7 @@ def _ending(trail: Trail) -> str:
             f"The pass made it, or kept no record of what it was{at}."
         )
     if last.item.kind.startswith(("annotation", "mark")):
-        return f"It was asked for by {last.item.name}, which is there from the beginning{at}."
+        return f"It was requested by {last.item.name}, which is there from the beginning{at}."
     return f"It is there from the beginning, as {last.item.name}{at}: no placement made it."
 
 

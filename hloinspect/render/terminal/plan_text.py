@@ -199,7 +199,7 @@ def _verdict(plan: Plan, width: int) -> list[str]:
     lines = wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width, 0, 3)
     if plan.not_told_apart:
         lines += wrapped(
-            f"not told apart from it within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
+            f"as fast within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
             f"{listed(plan.not_told_apart, _MOST_NUMBERS)}",
             width,
             0,

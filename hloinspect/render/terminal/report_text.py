@@ -27,7 +27,7 @@ _MARGIN = len(" memory    ")
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
-    told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
+    named = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
     lines = [
         *_head(report, width),
         *blocking_lines(report, width),
@@ -42,8 +42,8 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
         "",
         *_memory(report, width),
         *audit_line(report),
-        *_reasons(report, width, told),
-        *_loose_ends(report, width, told),
+        *_reasons(report, width, named),
+        *_loose_ends(report, width, named),
         *findings_text(report, width, show_all),
         *_notes(report, width),
     ]
@@ -281,9 +281,9 @@ def _memory(report: Report, width: int) -> list[str]:
     return lines
 
 
-def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
+def _reasons(report: Report, width: int, named: frozenset[int]) -> list[str]:
     """Return why transfers are waited for: those that cost the most and that no finding names."""
-    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in told]
+    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in named]
     waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
     lines: list[str] = []
     for transfer in waiting[:SHOWN_REASONS]:
@@ -369,14 +369,14 @@ def _finding_count(report: Report, show_all: bool) -> list[str]:
     return [f"{line}.", f"What a code means: hloinspect rules {report.findings[0].code}"]
 
 
-def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
+def _loose_ends(report: Report, width: int, named: frozenset[int]) -> list[str]:
     """Return transfers without another end: sent and never read, fetched and never written."""
     lines: list[str] = []
     for outcome, text in (
         ("never read", "sent and neither fetched nor returned"),
         ("never written", "fetched, and written by nothing in this step"),
     ):
-        found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in told]
+        found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in named]
         if found:
             lines += wrapped(f"{listed(found, SHOWN_NAMES)}: {text}", width, 1, 3)
     return lines

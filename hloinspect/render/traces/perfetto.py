@@ -1,8 +1,8 @@
 """A step as a Perfetto trace: ``--format perfetto``, to look at in https://ui.perfetto.dev (docs/perfetto.md).
 
 A process for each timeline, one above the other on one clock: the predicted step, and those measured on devices. Each
-has a track for every stream, the loops and their turns, counters of the link and of memory, and arrows from the start
-of a transfer over its copy to its done, and from a copy to the host to the one that brings the same tensor back.
+has a track for every stream, the loops and their iterations, counters of the link and of memory, and arrows from the start
+of a transfer over its copy to its wait, and from a copy to the host to the one that brings the same tensor back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hloinspect.render.page.memory_curve import MemoryCurve
 
 MAX_POINTS = 40_000
-"""Values of one counter of memory. Of more, each stretch between two turns keeps its first and its greatest."""
+"""Values of one counter of memory. Of more, each segment keeps its first and its greatest."""
 
 TRACKS = {
     "main": "main stream",
@@ -73,7 +73,7 @@ class _Executions:
 
     copies: list[Window] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    dones: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class _Band:
         arrows = self._arrows(windows, marks)
         self._track(process, "step and loops", self._step_and_loops())
         if marks:
-            self._track(process, "starts and dones", self._marks(marks, arrows), description=_FROM_MARKS)
+            self._track(process, "starts and waits", self._marks(marks, arrows), description=_FROM_MARKS)
         by_stream: dict[str, list[Slice]] = {stream: [] for stream in TRACKS}
         for one in windows:
             by_stream.setdefault(one.stream, []).append(self._slice(one, arrows))
@@ -162,17 +162,20 @@ class _Band:
         )
         name = iteration.name or "loop"
         shown = Slice(
-            iteration.start_ps, iteration.shown_ps, f"{name} turn {iteration.first} of {iteration.of}", arguments
+            iteration.start_ps, iteration.shown_ps, f"{name} iteration {iteration.first} of {iteration.of}", arguments
         )
         if iteration.last == iteration.first:
             return [shown]
         rest = (
-            f"turns {iteration.first + 1} to {iteration.last}, each like the one before"
+            f"iterations {iteration.first + 1} to {iteration.last}, each like the one before"
             if iteration.last > iteration.first + 1
             else ""
         )
         folded = replace(
-            shown, start_ps=iteration.shown_ps, end_ps=iteration.end_ps, name=rest or f"turn {iteration.last}, the same"
+            shown,
+            start_ps=iteration.shown_ps,
+            end_ps=iteration.end_ps,
+            name=rest or f"iteration {iteration.last}, the same",
         )
         return [shown, folded]
 
@@ -213,7 +216,8 @@ class _Band:
             flows, ends = arrows.of(number)
             at = (transfer.start if mark.role == START else transfer.done) if transfer is not None else None
             arguments = self._writer.arguments({"instruction": at, "transfer": mark.transfer})
-            name = f"{mark.role} of {_short(transfer)}" if transfer is not None else mark.role
+            word = "start of" if mark.role == START else "wait for"
+            name = f"{word} {_short(transfer)}" if transfer is not None else word
             found.append(Slice(mark.start_ps, mark.end_ps, name, arguments, flows, ends))
         return found
 
@@ -227,7 +231,7 @@ class _Band:
                 by_transfer[one.transfer].copies.append(one)
         for number, mark in enumerate(marks):
             executions = by_transfer[mark.transfer]
-            (executions.starts if mark.role == START else executions.dones).append(number)
+            (executions.starts if mark.role == START else executions.waits).append(number)
         arrows = _Arrows()
         for executions in by_transfer.values():
             self._start_to_done(executions, arrows)
@@ -240,13 +244,13 @@ class _Band:
     def _start_to_done(self, of: _Executions, arrows: _Arrows) -> None:
         if len(of.copies) != len(of.starts):  # some of them are in loops that stay folded
             return
-        dones = of.dones if len(of.dones) == len(of.starts) else [None] * len(of.starts)
-        for start, copy, done in zip(of.starts, of.copies, dones, strict=True):
+        waits = of.waits if len(of.waits) == len(of.starts) else [None] * len(of.starts)
+        for start, copy, wait in zip(of.starts, of.copies, waits, strict=True):
             flow = next(self._flows)
             arrows.through[start].append(flow)
-            (arrows.through if done is not None else arrows.into)[copy].append(flow)
-            if done is not None:
-                arrows.into[done].append(flow)
+            (arrows.through if wait is not None else arrows.into)[copy].append(flow)
+            if wait is not None:
+                arrows.into[wait].append(flow)
 
     def _there_and_back(self, there: Sequence[Window], back: Sequence[Window], arrows: _Arrows) -> None:
         if len(there) != len(back):

@@ -36,7 +36,7 @@ GAP_PS = 1_000_000
 """Between two steps."""
 
 MAX_EVENTS = 400_000
-"""Events of one step, turns of loops written out: a profile cannot say that something happens many times."""
+"""Events of one step, iterations of loops written out: a profile cannot say that something happens many times."""
 
 _MAIN, _TO_HOST, _FROM_HOST, _COMMUNICATION, _SIDE = 13, 14, 15, 16, 17  # small ones are what viewers derive
 _STREAMS = {
@@ -53,7 +53,7 @@ _NO_DETAILS = "regs:0 static_shared:0 dynamic_shared:0 grid:0,0,0 block:0,0,0 oc
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens in one step, in real time from 0: events of streams, and starts and dones."""
+    """What happens in one step, in real time from 0: events of streams, and starts and waits."""
 
     time_ps: int
     windows: Sequence[Window]
@@ -103,7 +103,7 @@ def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
     layout = Layout(prediction.timeline, MAX_EVENTS)
     if layout.is_folded:
         raise UsageError(
-            f"written out turn by turn, the step has more than {MAX_EVENTS:,} events: too many for a profile"
+            f"written out iteration by iteration, the step has more than {MAX_EVENTS:,} events: too many for a profile"
         )
     step = Step(layout.end_ps - layout.start_ps, list(layout.windows()), list(layout.marks()))
     module = offload.program.module
@@ -270,7 +270,7 @@ class _Gpu(_Device):
 
 
 class _Tpu(_Device):
-    """A plane as a TPU's profiler writes it: operations one after the other, waits as the durations of dones."""
+    """A plane as a TPU's profiler writes it: operations one after the other, waits as the durations of `copy-done`."""
 
     def write(self, step: Step) -> None:
         plane = self._space.plane(0, "/device:TPU:0", device_type_string=f"{self._prediction.target.title} (predicted)")

@@ -357,7 +357,7 @@ def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> N
     result = report(SMALL, "-o", file)
     assert result.exit_code == 3
     found = is_whole_and_alone(file.read_text(encoding="utf-8"))
-    assert any("could not be told" in e.text for e in found.all("p"))
+    assert any("is not known" in e.text for e in found.all("p"))
     assert any("no target was given" in e.text for e in found.all("p"))
 
 

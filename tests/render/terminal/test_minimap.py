@@ -78,7 +78,7 @@ def test_columns_are_shares_of_the_step() -> None:
     assert found[1].endswith(f"busy {100 * 16 / columns:.0f} %")
 
 
-def test_a_loop_has_the_columns_of_all_its_turns_and_shows_one() -> None:
+def test_a_loop_has_the_columns_of_all_its_iterations_and_shows_one() -> None:
     iteration = (Interval(10, 13, COMPUTE, "main"), Interval(12, 14, D2H, D2H, 1), Interval(13, 14, WAIT, "main", 1))
     found = rows(step(Segment(1, 0, 10, (Interval(0, 10, COMPUTE, "main"),)), Segment(10, 10, 14, iteration)))
     columns = len(cells(""))
