@@ -24,7 +24,8 @@ _CORNERS = {
     ),
 }
 COLORS = 6
-"""Classes c0 to c5 of the page's style; with the shapes 6 groups look different, and 36 where shapes and colours are mixed."""
+"""Classes c0 to c5 of the page's style. Of 6 groups each has a shape and a colour of its own; mixed, they are enough for
+36."""
 
 
 @dataclass(frozen=True, slots=True)

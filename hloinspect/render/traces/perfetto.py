@@ -1,8 +1,8 @@
 """A step as a Perfetto trace: ``--format perfetto``, to look at in https://ui.perfetto.dev (docs/perfetto.md).
 
 A process for each timeline, one above the other on one clock: the predicted step, and those measured on devices. Each
-has a track for every stream, the loops and their iterations, counters of the link and of memory, and arrows from the start
-of a transfer over its copy to its wait, and from a copy to the host to the one that brings the same tensor back.
+has a track for every stream, the loops and their iterations, and counters of the link and of memory. Arrows go from the
+start of a transfer over its copy to its wait, and from a copy to the host to the one that brings the same tensor back.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def report() -> Report:
 
 @pytest.fixture(scope="module")
 def checks(report: Report) -> list[Checked]:
-    """All results that a gate can have: within, over, missing and unknown, with and without a baseline, with findings."""
+    """What a gate can say: within, over, missing and unknown, with and without a baseline, with findings."""
     old = api.inspect(str(OLD_OPTIMIZER), target="gb200").report
     save = api.inspect(str(SAVE), target="gb200").report
     baseline = Baseline(Path("baseline.json")).updated([snapshot_of(old, "optimizer"), snapshot_of(report, "save")])
@@ -180,7 +180,7 @@ def test_fingerprints_of_sarif_stay_when_lines_move(checks: list[Checked]) -> No
     assert len(set(prints(first))) == len(prints(first))
 
 
-def test_a_file_of_the_project_is_told_from_its_root(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_project_is_named_from_its_root(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/home/user/hloinspect")))
     checked = check_report(report, "optimizer", [parse_budget("stall=1%")])
     results = json.loads(sarif.render([checked]))["runs"][0]["results"]
@@ -298,7 +298,7 @@ def test_several_reports_are_written_in_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["sarif", "xml=a", "=a", "sarif="])
-def test_a_report_that_makes_no_sense_is_told_before_anything_is_read(text: str) -> None:
+def test_a_report_that_makes_no_sense_is_refused_before_anything_is_read(text: str) -> None:
     result = check("no/such/file", "--budget", "stall=1%", "--report", text)
     assert (result.exit_code, "expected FORMAT=FILE" in result.stderr) == (2, True)
 

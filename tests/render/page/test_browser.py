@@ -24,8 +24,8 @@ from tests.support.html_samples import HOSTILE_MODULE
 pytestmark = pytest.mark.slow
 
 MOST_DRAWING_S = 2.0
-"""Until all of a page is drawn, in processor time of its main thread: time on the wall also counts what else the machine
-had to do."""
+"""Until all of a page is drawn, in processor time of its main thread: time on the wall also counts what else the
+machine had to do."""
 
 
 @dataclass

@@ -393,7 +393,7 @@ def test_a_notebook_shows_an_inspection_as_its_report_and_of_many_transfers_the_
 # ---- the command
 
 
-def test_the_page_goes_where_it_is_told_and_the_command_says_where(
+def test_the_page_is_written_where_it_should_be_and_the_command_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
