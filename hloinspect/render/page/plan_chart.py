@@ -24,8 +24,7 @@ _CORNERS = {
     ),
 }
 COLORS = 6
-"""Classes c0 to c5 of the page's style. Of 6 groups each has a shape and a colour of its own; mixed, they are enough for
-36."""
+"""Classes c0 to c5 of the page's style. Each of 6 groups has a shape and a colour of its own; mixed they give 36 marks."""
 
 
 @dataclass(frozen=True, slots=True)
