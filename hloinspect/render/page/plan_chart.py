@@ -24,7 +24,7 @@ _CORNERS = {
     ),
 }
 COLORS = 6
-"""Classes c0 to c5 of the page's style. Each of 6 groups has a shape and a colour of its own; mixed they give 36 marks."""
+"""Classes c0 to c5 of the page's style. Each of 6 groups has its own shape and colour; mixed they give 36 marks."""
 
 
 @dataclass(frozen=True, slots=True)
