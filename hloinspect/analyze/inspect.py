@@ -24,6 +24,7 @@ from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, Unknown
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
@@ -276,10 +277,7 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
         for loop in offload.program.unknown_trip_counts
     ]
     if names := offload.unfollowed:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        reason = (
-            f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
-        )
+        reason = f"{listed(names, 3)} talk to the host in a way that is not followed (callback, infeed, compute)"
         found.append(Unknown(reason, "judge a step without them, or measure a run", "transfers"))
     return found
 
@@ -290,8 +288,7 @@ def prediction_limits(module: Module, prediction: Prediction | None) -> Sequence
     if prediction is not None:
         limits.append(LIMIT_TPU if module.platform == "tpu" else LIMIT_MODEL)
         if prediction.opaque:
-            more = f" and {len(prediction.opaque) - 6} more" if len(prediction.opaque) > 6 else ""
-            limits.append("priced by their bytes alone: " + ", ".join(prediction.opaque[:6]) + more)
+            limits.append(f"priced by their bytes alone: {listed(prediction.opaque, 6)}")
         if prediction.unsettled:
             limits.append("extrapolated before it settled: loop " + ", ".join(prediction.unsettled[:6]))
     return limits

@@ -143,8 +143,7 @@ class _Evaluation:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._work = _work_of(module)
-        self._seen: dict[tuple[str, str, Path, int], int | None] = {}
-        self._kept: list[Arguments] = []  # keys hold their ids, so they must not be collected
+        self._seen: dict[tuple[str, str, Path, Arguments], int | None] = {}
         self._depth = 0
         self.compares: list[tuple[int, int]] = []
 
@@ -158,7 +157,7 @@ class _Evaluation:
         instruction, path = self._module.resolve(computation, operand)
         if instruction is None:
             return None
-        key = (computation.name, instruction.name, path, id(arguments))
+        key = (computation.name, instruction.name, path, arguments)
         if key not in self._seen:
             self._seen[key] = None  # a cycle has no value
             self._depth += 1
@@ -191,7 +190,6 @@ class _Evaluation:
                 outer = operands[number]
                 return self.value(computation, Operand(outer.name, outer.path + inner_path), arguments)
 
-            self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
         if opcode == "while":
             return self._behind(computation, instruction, path, arguments)

@@ -25,6 +25,8 @@ DMA: Final = "dma"
 KERNEL: Final = "kernel"
 UNKNOWN: Final = "unknown"
 
+_KEEPS_MARKERS = "keeps slice markers"
+
 
 def slice_mechanism(module: Module, start: Instruction) -> Mechanism:
     """``dma`` or ``kernel`` for an async start around a slice; ``unknown`` where the text has lost the marker."""
@@ -77,13 +79,13 @@ def is_pure_copy(body: Computation) -> bool:
 def _keeps_markers(module: Module) -> bool:
     """Whether this text would show the marker: some slice of the module has one, or a fusion shows that the text is of
     JAX 0.10.2 or later. Worked out once a module, since the versions before lose the marker of every slice."""
-    known = vars(module)
-    if "_keeps_slice_markers" not in known:
-        known["_keeps_slice_markers"] = any(
+    found: bool | None = module.memo.get(_KEEPS_MARKERS)
+    if found is None:
+        found = module.memo[_KEEPS_MARKERS] = any(
             _has_slice_config(computation) or _has_emitter_config(computation)
             for computation in module.computations.values()
         )
-    return bool(known["_keeps_slice_markers"])
+    return found
 
 
 def _has_emitter_config(computation: Computation) -> bool:

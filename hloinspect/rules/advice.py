@@ -12,11 +12,8 @@ from hloinspect.compile.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES
 from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.facts import PIPELINED_FLAG
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from hloinspect.units import bytes_text
-
-ALLOCATOR_SHARE = 0.75
-"""Share of the device's memory that XLA's allocator hands out at most in a process of JAX, with preallocation or
-without, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (openxla/xla: gpu_helpers.cc, CreateBFCAllocator)."""
 
 WITH_MARKER = "give the proto (compiled.runtime_executable().hlo_modules()[0]) or the file of --xla_dump_to"
 """What to do where a text has lost what its slices run as (HLO403)."""

@@ -29,13 +29,7 @@ from hloinspect.rules.rule import (
     Found,
     Rule,
 )
-
-INFO_SHARE = 0.005
-"""A rule on time whose finding costs less than this share of the step only informs."""
-
-WARNING_SHARE = 0.05
-"""One that costs less than this share warns at most, and so does one whose verdicts all change within the prediction's
-range."""
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 _LONGEST_LINE = 200
 _LARGEST_SOURCE = 4 << 20
@@ -136,7 +130,7 @@ def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:
         return rule.severity
     share = found.cost_ms / step_ms
     sure = not found.transfers or any(evidence.infos[number].robust for number in found.transfers)
-    least: Severity = INFO if share < INFO_SHARE else WARNING if share < WARNING_SHARE or not sure else ERROR
+    least: Severity = INFO if share < INFO_COST_SHARE else WARNING if share < WARNING_COST_SHARE or not sure else ERROR
     return max(rule.severity, least, key=SEVERITIES.index)
 
 

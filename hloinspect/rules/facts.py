@@ -18,6 +18,7 @@ from hloinspect.offload.roundtrips import NEVER_READ
 from hloinspect.offload.slices import Slices
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 PIPELINED_FLAG = "xla_gpu_enable_pipelined_host_offloading"
 LEVEL = "optimization_level"
-MEMORY_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit:
-80 % of the device's memory, then the slop factor)."""
 
 _FREE = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant", "after-all", "opt-barrier"})
 _PASSES_ON = frozenset({"get-tuple-element", "tuple", "bitcast", "copy", "opt-barrier", "optimization-barrier"})
@@ -363,7 +361,7 @@ class Facts:
         memory = self.report.memory
         if memory.device_bytes is None or memory.device_limit_bytes is None:
             return False
-        return memory.device_bytes >= MEMORY_SHARE * memory.device_limit_bytes
+        return memory.device_bytes >= SCHEDULER_MEMORY_SHARE * memory.device_limit_bytes
 
     @cached_property
     def by_buffer(self) -> Mapping[object, tuple[tuple[Transfer, ...], tuple[Transfer, ...]]]:
