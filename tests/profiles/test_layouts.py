@@ -17,7 +17,7 @@ from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.layouts import Layout, Layouts, layout_of
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.space import Columns, Ints
-from hloinspect.profiles.xplane.split import split
+from hloinspect.profiles.xplane.split import find_events
 from hloinspect.profiles.xplane.wire import WireError
 
 NAMES = {1: "hlo_op", 2: "program_id", 3: "occupancy", 4: "details", 700: "correlation_id"}
@@ -139,7 +139,7 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
         event.stats.add(metadata_id=2, uint64_value=(1 << 64) - 5)
         events.append(event.SerializeToString())
     data, layouts = line_of(events) + bytes(32), Layouts({1: 0, 2: 1}, {0x18: 3, 0x38: 7})
-    tags, _ = split(data, len(data) - 32, True)
+    tags, _ = find_events(data, len(data) - 32, True)
     begin, length = tags + 2, np.array([len(event) for event in events])
     programs: list[int] = []
 
@@ -175,7 +175,7 @@ def test_what_is_not_plain_is_no_layout(event: bytes) -> None:
 
 def walked(data: bytes, size: int, is_last: bool) -> tuple[Ints, int] | str:
     try:
-        return split(data, size, is_last)
+        return find_events(data, size, is_last)
     except WireError as error:
         return str(error)
 
@@ -213,6 +213,6 @@ def test_walks_from_many_places_do_the_work() -> None:
     with pytest.MonkeyPatch.context() as patch:
         scalar = splitting._next
         patch.setattr(splitting, "_next", lambda *a: calls.append(1) or scalar(*a))
-        tags, used = split(data + bytes(32), len(data), True)
+        tags, used = find_events(data + bytes(32), len(data), True)
     assert (len(tags), used) == (len(events), len(data))
     assert len(calls) < len(events) / 4
