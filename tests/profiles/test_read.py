@@ -240,9 +240,9 @@ def test_one_event_with_very_many_statistics_is_read(monkeypatch: pytest.MonkeyP
     assert (found.metadata_id.tolist(), found.duration_ps.tolist()) == ([6, 5], [0, 3])
 
 
-def test_a_line_that_names_itself_behind_its_events_is_refused() -> None:
+def test_a_line_whose_name_comes_after_its_events_is_refused() -> None:
     data = _line([b"\x08\x01"]) + b"\x12\x04name"
-    with pytest.raises(WireError, match="behind its events"):
+    with pytest.raises(WireError, match="after its events"):
         line_columns(data, 0, len(data), [], {}, 0)
 
 
