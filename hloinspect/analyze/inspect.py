@@ -344,11 +344,11 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         other_keys,
         side_text,
     )
-    from hloinspect.memory.assignment import assigned_bytes, parse_assignment
+    from hloinspect.memory.assignment import parse_assignment, sum_allocations
 
     modules = dumped_modules(found.path)
     chosen = choose_module(found.path, modules, wanted)
-    memory = dumped_memory(chosen) or assigned_bytes(parse_assignment(side_text(chosen.buffer_assignment)))
+    memory = dumped_memory(chosen) or sum_allocations(parse_assignment(side_text(chosen.buffer_assignment)))
     others = other_keys(modules, chosen)
     limits: tuple[str, ...] = ()
     if others and wanted is None:

@@ -8,7 +8,9 @@ STRONG = 20
 """A tie from which on a transfer beyond what was asked for is taken for more of the same."""
 
 
-def assign(ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]) -> list[list[int]]:
+def assign_transfers(
+    ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]
+) -> list[list[int]]:
     """The transfers of each ask. ``ties[ask]`` has how strongly each transfer that may answer it is tied to it,
     ``wanted[ask]`` how often it is asked for in a step, and ``supply[transfer]`` how often that runs.
 

@@ -20,7 +20,7 @@ from hloinspect.offload.names import _likeness as likeness
 from hloinspect.offload.names import _trimmed as trimmed
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
-from hloinspect.placements.assign_requests import assign
+from hloinspect.placements.assign_requests import assign_transfers
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
 # What becomes of what was asked.
@@ -188,7 +188,7 @@ class _Join:
                     place: tie for place, transfer in enumerate(transfers) if (tie := self._tie(request, transfer))
                 }
             ties.append(known[key])
-        found = assign(ties, [self._requests[n].runs for n in numbers], [t.executions for t in transfers])
+        found = assign_transfers(ties, [self._requests[n].runs for n in numbers], [t.executions for t in transfers])
         alike: dict[frozenset[tuple[int, int]], list[int]] = {}
         for number, own, places in zip(numbers, ties, found, strict=True):
             self._transfers[number] = tuple(transfers[place].id for place in places)

@@ -11,7 +11,7 @@ import pytest
 
 from hloinspect.hlo import load_module
 from hloinspect.inputs.dumps import choose_module, dumped_memory, dumped_modules
-from hloinspect.memory.assignment import THREAD_LOCAL, assigned_bytes, parse_assignment
+from hloinspect.memory.assignment import THREAD_LOCAL, parse_assignment, sum_allocations
 from hloinspect.memory.estimate import Memory, memory_of
 from hloinspect.memory.liveness import Liveness, liveness
 from hloinspect.offload.transfers import find_offload
@@ -95,7 +95,7 @@ def test_the_buffer_assignment_of_a_dump_adds_up_to_its_memory_report() -> None:
     assert dumped.buffer_assignment is not None
     allocations = parse_assignment(dumped.buffer_assignment.read_text())
     assert [allocation.index for allocation in allocations] == list(range(len(allocations)))
-    bytes_ = assigned_bytes(allocations)
+    bytes_ = sum_allocations(allocations)
     report = dumped_memory(dumped)
     assert bytes_ is not None
     assert report is not None
@@ -112,7 +112,7 @@ def test_the_module_of_a_dump_needs_what_its_buffer_assignment_says() -> None:
     directory = CORPUS / "dump_maxtext_gb200"
     dumped = choose_module(directory, dumped_modules(directory), None)
     assert dumped.buffer_assignment is not None
-    expected = assigned_bytes(parse_assignment(dumped.buffer_assignment.read_text()))
+    expected = sum_allocations(parse_assignment(dumped.buffer_assignment.read_text()))
     assert expected is not None
     found = memory(dumped.module)
     assert_near(found.device.temp_bytes, expected.device_temp_bytes)

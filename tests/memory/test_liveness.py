@@ -13,7 +13,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo import parse_text
 from hloinspect.hlo.model import Operand
 from hloinspect.memory import assign as packing
-from hloinspect.memory.assign import SpaceUse, assign, peak
+from hloinspect.memory.assign import SpaceUse, assign_buffers, peak
 from hloinspect.memory.assign_columns import best_fit
 from hloinspect.memory.liveness import Liveness, liveness
 from hloinspect.memory.values import Buffer
@@ -32,7 +32,7 @@ ORIGIN = lives("  ROOT %p = f32[] parameter(0)\n").buffers[0].origin
 
 
 def device(live: Liveness) -> SpaceUse:
-    return assign(live, [0])
+    return assign_buffers(live, [0])
 
 
 def test_a_temporary_lives_from_where_it_is_made_to_its_last_use() -> None:
@@ -93,7 +93,7 @@ def test_an_async_copy_keeps_its_source_until_the_done() -> None:
     (leaf,) = live.values_of("main", Operand("a"))
     assert live.instruction_at(leaf.last).name == "d"
     assert device(live).temp_bytes == 2 * MIB + 4
-    assert assign(live, [5]).temp_bytes == MIB
+    assert assign_buffers(live, [5]).temp_bytes == MIB
 
 
 CALLED = f"""%work (x: f32[262144]) -> f32[262144] {{
@@ -301,7 +301,7 @@ def test_branches_do_not_need_their_memory_at_once() -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("  ROOT %r = f32[] negate(%nothing)\n", "nothing in main is used but not defined"),
+        ("  ROOT %r = f32[] negate(%nothing)\n", "nothing in main is not defined before its use"),
         ("  %p = f32[] parameter(0)\n  ROOT %r = f32[] get-tuple-element(%p), index=3\n", "no element 3"),
         ("  ROOT %r = f32[] call(), to_apply=%main\n", "calls itself"),
         ("  ROOT %r = f32[] call(), to_apply=%gone\n", "not in the module"),

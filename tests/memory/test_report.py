@@ -19,8 +19,8 @@ from hloinspect.memory.assignment import (
     RESULT,
     TEMPORARY,
     THREAD_LOCAL,
-    assigned_bytes,
     parse_assignment,
+    sum_allocations,
 )
 from hloinspect.memory.estimate import clock_of, memory_of
 from hloinspect.memory.liveness import liveness
@@ -235,7 +235,7 @@ def test_allocations_are_read_with_their_colours_kinds_and_values() -> None:
     assert (value.instruction, value.path, value.offset_bytes, value.bytes) == ("while.2", (1, 0), 2048, 2048)
     assert found[1].values[0].path == ()
     assert found[5].values == ()
-    sums = assigned_bytes(found)
+    sums = sum_allocations(found)
     assert sums is not None
     assert (sums.device_bytes, sums.host_bytes) == (1024 + 16 + 4 + 512, 4096)
     assert (sums.device_temp_bytes, sums.host_temp_bytes) == (512, 4096)
@@ -244,7 +244,7 @@ def test_allocations_are_read_with_their_colours_kinds_and_values() -> None:
 @pytest.mark.parametrize("text", ["", "nothing\nof the kind\n", "allocation x: size 3\n"])
 def test_a_text_that_is_no_assignment_has_no_allocations(text: str) -> None:
     assert parse_assignment(text) == ()
-    assert assigned_bytes(()) is None
+    assert sum_allocations(()) is None
 
 
 @needs_corpus

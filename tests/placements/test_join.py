@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hloinspect.errors import InputError
 from hloinspect.hlo.text import parse_text
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.placements.assign_requests import STRONG, assign
+from hloinspect.placements.assign_requests import STRONG, assign_transfers
 from hloinspect.placements.audit import audit
 from hloinspect.placements.flow import (
     ARGUMENT,
@@ -51,15 +51,15 @@ def most_answered(ties: list[dict[int, int]]) -> int:
 
 @given(TIES)
 def test_as_many_asks_are_answered_as_can_be(ties: list[dict[int, int]]) -> None:
-    found = assign(ties, [1] * len(ties), [1] * 5)
+    found = assign_transfers(ties, [1] * len(ties), [1] * 5)
     assert sum(bool(own) for own in found) == most_answered(ties)
 
 
 @given(TIES)
 def test_what_strong_ties_alone_answer_stays_answered(ties: list[dict[int, int]]) -> None:
     strong = [{transfer: tie for transfer, tie in each.items() if tie >= 30} for each in ties]
-    alone = assign(strong, [1] * len(ties), [1] * 5)
-    found = assign(ties, [1] * len(ties), [1] * 5)
+    alone = assign_transfers(strong, [1] * len(ties), [1] * 5)
+    found = assign_transfers(ties, [1] * len(ties), [1] * 5)
     assert {request for request, own in enumerate(alone) if own} <= {
         request for request, own in enumerate(found) if own
     }
@@ -69,7 +69,7 @@ def test_what_strong_ties_alone_answer_stays_answered(ties: list[dict[int, int]]
 def test_no_transfer_answers_two_asks_and_none_answers_one_that_it_is_not_tied_to(
     ties: list[dict[int, int]], wanted: list[int], supply: list[int]
 ) -> None:
-    found = assign(ties, wanted[: len(ties)], supply)
+    found = assign_transfers(ties, wanted[: len(ties)], supply)
     given_away = Counter(transfer for own in found for transfer in own)
     assert all(count == 1 for count in given_away.values())
     assert all(transfer in each for each, own in zip(ties, found, strict=True) for transfer in own)
@@ -78,8 +78,10 @@ def test_no_transfer_answers_two_asks_and_none_answers_one_that_it_is_not_tied_t
 
 
 def test_a_loop_with_its_first_turn_in_front_answers_one_ask_with_two_transfers() -> None:
-    assert assign([{0: 10, 1: 10}], [4], [3, 1]) == [[0, 1]]
-    assert assign([{0: 10, 1: 10}], [3], [3, 1]) == [[0]]  # it is asked no more often: the other is somebody else's
+    assert assign_transfers([{0: 10, 1: 10}], [4], [3, 1]) == [[0, 1]]
+    assert assign_transfers([{0: 10, 1: 10}], [3], [3, 1]) == [
+        [0]
+    ]  # it is asked no more often: the other is somebody else's
 
 
 # ---- made-up programs: each layer's value goes to the host and comes back, or was dropped
