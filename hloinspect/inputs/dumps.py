@@ -120,7 +120,7 @@ def _answers_to(module: DumpedModule, wanted: str) -> bool:
     )
 
 
-def side_text(path: Path | None) -> str:
+def read_side_file(path: Path | None) -> str:
     """Return the text of a file that belongs to a module: "" where it is missing, the beginning of a very large one."""
     if path is None:
         return ""
@@ -134,7 +134,7 @@ def side_text(path: Path | None) -> str:
 def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
     """Return the bytes of device memory (colour 0) and pinned host memory (colour 5) in the memory report, if it
     exists."""
-    totals = {int(color): int(size) for color, size in _TOTAL.findall(side_text(module.memory_report))}
+    totals = {int(color): int(size) for color, size in _TOTAL.findall(read_side_file(module.memory_report))}
     if 0 not in totals:
         return None
     device = sum(size for color, size in totals.items() if color != _HOST_COLOR)
@@ -143,7 +143,7 @@ def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
 
 def dumped_device(module: DumpedModule) -> str:
     """Return XLA's name of the device, such as ``NVIDIA GB200``, or ""."""
-    match = _DESCRIPTION.search(side_text(module.target_config))
+    match = _DESCRIPTION.search(read_side_file(module.target_config))
     return match.group(1) if match else ""
 
 

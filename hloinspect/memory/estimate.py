@@ -16,7 +16,7 @@ from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
 from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.source import Source, source_of
+from hloinspect.offload.source import Source, read_source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
 
@@ -182,7 +182,7 @@ def _live_value(buffer: Buffer) -> LiveValue:
         shape=shape.dims,
         bytes=buffer.bytes,
         kind=kind,
-        source=source_of(maker.metadata),
+        source=read_source(maker.metadata),
     )
 
 

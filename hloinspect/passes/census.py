@@ -18,7 +18,7 @@ from hloinspect.hlo.shape import parse_shape
 from hloinspect.hlo.text import TextComputation, callees_of, parse_text
 from hloinspect.offload.buffers import HostBuffers
 from hloinspect.offload.events import HOST_COMPUTE
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H, H2D, Transfer
 from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
 from hloinspect.placements.marks import ANNOTATION, TARGETS, placement_of
@@ -346,7 +346,7 @@ def _item(
 
 
 def _place(instruction: Instruction) -> str:
-    source = source_of(instruction.metadata)
+    source = read_source(instruction.metadata)
     return f"{source.file}:{source.line}" if source else ""
 
 

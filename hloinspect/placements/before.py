@@ -10,7 +10,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape, parse_shape
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
 from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
@@ -199,7 +199,7 @@ def _shaped(shape: Shape, leaves: Iterator[int]) -> Value:
 
 
 def _place(instruction: Instruction) -> Place | None:
-    source = source_of(instruction.metadata)
+    source = read_source(instruction.metadata)
     return Place(source.file, source.line, source.column, source.function) if source else None
 
 

@@ -38,7 +38,7 @@ class Requested:
         return bool(self.to_host or self.arguments or self.results)
 
 
-def requested_of(stablehlo: str) -> Requested:
+def count_requested(stablehlo: str) -> Requested:
     """Counts the placements in the text of a StableHLO module."""
     start = stablehlo.find("func.func public @main")
     line = stablehlo[start : stablehlo.find("\n", start)] if start >= 0 else ""

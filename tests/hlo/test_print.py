@@ -30,7 +30,7 @@ from hloinspect.hlo import (
 from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.schema import hlo_pb2 as schema
 from hloinspect.hlo.shape import parse_shape
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from tests.hlo.test_agreement import TEXTS, converted, differences
@@ -87,7 +87,7 @@ def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None
     one, other = find_offload(module), find_offload(again)
     assert one.transfers == other.transfers
     assert (one.host_copies, one.host_values) == (other.host_copies, other.host_values)
-    assert check_slices(program_of(module)) == check_slices(program_of(again))
+    assert check_slices(build_program(module)) == check_slices(build_program(again))
 
 
 @pytest.mark.slow

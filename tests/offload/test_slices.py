@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hloinspect.hlo import Module, load_module, parse_text
 from hloinspect.offload.mechanism import is_pure_copy
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import SliceCheck, check_slices
 from tests.support.hlo_samples import CORPUS, ROOT
 from tests.support.offload_samples import DS_BODY, DS_START, DUS_BODY, DUS_START, module_text, start, with_config
@@ -27,12 +27,12 @@ ROW = 64 * 4
 
 
 def checks_of(module: Module) -> tuple[SliceCheck, ...]:
-    return check_slices(program_of(module)).checks
+    return check_slices(build_program(module)).checks
 
 
 def unchecked(text: str) -> list[tuple[str, str]]:
     """Slices of host memory that nobody could check, with the reason. None of them is checked too."""
-    found = check_slices(program_of(parse_text(text)))
+    found = check_slices(build_program(parse_text(text)))
     assert found.checks == ()
     assert bool(found.gap) == bool(found.unchecked)
     return [(each.instruction, each.why) for each in found.unchecked]
@@ -331,7 +331,7 @@ def test_a_loop_that_runs_unknown_times_is_wrong_only_where_its_first_iteration_
     def checked(offset: int, stride: int) -> tuple[list[bool], list[str]]:
         text = loop(BACKWARD, with_config(DS_BODY, config(offset * ROW, stride * ROW)))
         text = text.replace("s32[] constant(8)", 's32[] custom-call(), custom_call_target="roll"')
-        found = check_slices(program_of(parse_text(text)))
+        found = check_slices(build_program(parse_text(text)))
         return [check.agrees for check in found.checks], [each.why for each in found.unchecked]
 
     assert checked(7, -1) == ([True], [])
