@@ -75,7 +75,7 @@ def command(
             ledger = ledger_of(dump, progress)
             differences = trail = None
             if shown is not None:
-                from hloinspect.passes.difference import differences as find_differences
+                from hloinspect.passes.difference import find_differences
 
                 differences = find_differences(ledger, shown, verbose)
             if followed is not None:

@@ -65,8 +65,8 @@ def producer(program: Program, computation: Computation, operand: Operand) -> Pr
 
     It is followed through loop carries, into the body first and then to the initial value.
     """
-    climber = _Climber(program)
-    return climber.climb(computation, operand)
+    search = _ProducerSearch(program)
+    return search.climb(computation, operand)
 
 
 def _nearest(passed: list[Instruction]) -> Producer:
@@ -80,7 +80,7 @@ def _nearest(passed: list[Instruction]) -> Producer:
     return Producer(None, passed[-1].metadata.op_name if passed else "", "")
 
 
-class _Climber:
+class _ProducerSearch:
     def __init__(self, program: Program) -> None:
         self._module: Module = program.module
         self._entry = program.module.entry_name

@@ -1,4 +1,5 @@
-"""What a step asks of host memory, read from its HLO before all passes (``*before_optimizations.txt`` of a dump)."""
+"""Reader of the placements that a step requests, from its HLO before all passes (``*before_optimizations.txt`` of a
+dump)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
 MOST_INSTRUCTIONS = 2_000_000
-"""Computations are walked at each of their calls; beyond this the rest is left."""
+"""Most instructions that are followed, since a computation is walked at each of its calls. The rest is left out."""
 
 _MOST_DEPTH = 200
 _PARTS = {"slice": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
@@ -31,7 +32,8 @@ Make = Callable[[int], int]
 
 
 def placements_before_passes(module: Module) -> Placements:
-    """What the HLO of a step asks before XLA's passes. A module that is too large has a ``gap``.
+    """Return the placements that the HLO of a step requests before XLA's passes. A module that is too large has a
+    ``gap``.
 
     Raises HloParseError where the module is damaged.
     """
@@ -80,7 +82,7 @@ class _Reader:
         return self._graph.add(node)
 
     def _body(self, computation: Computation, given: Mapping[int, Value], where: Where) -> Value:
-        """Walk a computation with its parameters' values; the value of its root."""
+        """Walk a computation with the values of its parameters, and return the value of its root."""
         if where.depth > _MOST_DEPTH:
             raise TooLargeError
         values: dict[str, Value] = {}
@@ -95,7 +97,7 @@ class _Reader:
         found = []
         for operand in instruction.operands:
             value = values.get(operand.name)
-            if value is None:  # a damaged order
+            if value is None:  # the order of the module is damaged
                 value = self._add(flow.CONSTANT, [], on_host=False)
             for index in operand.path:
                 value = _part(value, index)
@@ -194,7 +196,7 @@ def _part(value: Value, index: int) -> Value:
 
 
 def _shaped(shape: Shape, leaves: Iterator[int]) -> Value:
-    """Leaves in a row, put together as a shape is."""
+    """Return leaves, given in a row, in the structure of a shape."""
     return tuple(_shaped(element, leaves) for element in shape.elements) if shape.is_tuple else next(leaves)
 
 
@@ -204,7 +206,7 @@ def _place(instruction: Instruction) -> Place | None:
 
 
 def _layouts(module: Module) -> tuple[Sequence[Shape], Sequence[Shape]]:
-    """The layouts of the step's arguments and results, which say in which memory they are."""
+    """Return the layouts of the step's arguments and results, which show their memory."""
     text = module.attributes.get(_LAYOUT, "").strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]

@@ -320,7 +320,7 @@ def test_transfers_that_nothing_tells_apart_are_not_guessed(tmp_path: Path) -> N
     before = module(*marks, "%back = f32[1024]{0} negate(%act)")
     after = module("%c0 = f32[1024]{0:S(5)} copy(%x)", "%back = f32[1024]{0} negate(%act)")
     folder = write(tmp_path / "d", {"0000.a.after_x.before_y": before, "0001.a.after_merge.before_z": after})
-    assert follow(ledger(folder), "c0").lost == "3 there are alike, and nothing tells which"
+    assert follow(ledger(folder), "c0").lost == "3 there are alike, and nothing shows which"
 
 
 def test_a_copy_that_a_pass_adds_is_not_taken_for_a_transfer_of_the_same_size(tmp_path: Path) -> None:
