@@ -1,4 +1,4 @@
-"""The two shortcuts of the reader of events, held against the way that takes each event and each field by itself."""
+"""The two shortcuts of the reader of events, compared with reading each event and each field by itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ kinds = st.lists(st.tuples(st.sampled_from(sorted(NAMES)), st.sampled_from(VALUE
 
 
 def event_of(kind: list[tuple[int, str]], random: Random, bits: int, shift: int) -> bytes:
-    """An event with numbers of its own, of up to so many bits; ids of statistics are up to ``shift`` greater."""
+    """Return an event with its own numbers of up to so many bits. Ids of statistics are up to ``shift`` greater."""
 
     def number() -> int:
         return random.getrandbits(random.randint(1, bits))
@@ -59,7 +59,8 @@ def event_of(kind: list[tuple[int, str]], random: Random, bits: int, shift: int)
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[bytes]:
-    """Events of a few kinds: those of a kind have the same statistics and odd parts, and each its own numbers."""
+    """Draw events of a few kinds. Those of a kind have the same statistics and unusual parts, and each its own
+    numbers."""
     random = Random(draw(st.integers(0, 1 << 32)))
     events = []
     for kind in draw(st.lists(kinds, max_size=3)):
@@ -85,7 +86,7 @@ def read(data: bytes) -> Columns | str:
 
 
 def plain(columns: Columns | str) -> object:
-    """All that is in columns, so that it can be compared; texts by themselves and not by their numbers."""
+    """Return all that is in columns in a comparable form, with texts by themselves and not by their numbers."""
     if isinstance(columns, str):
         return columns
     own = [columns.metadata_id, columns.start_ps, columns.end_ps, columns.usable]
@@ -158,10 +159,10 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
     [
         b"\x08\x05\x08\x06",  # a number twice
         b"\x78\x01",  # an unknown field
-        b"\x88\x00\x05",  # a tag that is longer than it need be
-        b"\x22\x04\x18\x05\x08\x01",  # a value ahead of the statistic's id
+        b"\x88\x00\x05",  # a tag that is longer than necessary
+        b"\x22\x04\x18\x05\x08\x01",  # a value before the statistic's id
         b"\x22\x06\x08\x01\x18\x05\x18\x06",  # two values
-        b"\x22\x05\x08\x01\x2a\x01a",  # a text that is wanted
+        b"\x22\x05\x08\x01\x2a\x01a",  # a text that is requested
         b"\x22\x7f",
         b"\x08",
     ],

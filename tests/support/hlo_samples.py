@@ -58,18 +58,18 @@ def text_of(body: str, *, header: str = "HloModule m, is_scheduled=true", before
     return f"{header}\n\n{before}ENTRY %main (p: f32[]) -> f32[] {{\n{lines}\n}}\n"
 
 
-def ask_everything(module: Module) -> int:
+def read_everything(module: Module) -> int:
     """Asks the module, each computation and each instruction everything; returns how many answers there were."""
     answers = [repr(part) for part in (module.name, module.attributes, module.platform, module.instruction_count)]
     for computation in module.computations.values():
         answers += [repr(item) for item in (computation.may_touch_host(), computation.execution_thread)]
         answers += [repr(item) for item in (computation.parameters, computation.root)] if len(computation) else []
         for instruction in computation:
-            answers += ask_instruction(module, computation, instruction)
+            answers += read_attributes(module, computation, instruction)
     return len(answers)
 
 
-def ask_instruction(module: Module, computation: Computation, instruction: Instruction) -> list[str]:
+def read_attributes(module: Module, computation: Computation, instruction: Instruction) -> list[str]:
     """The answers of one instruction, as text."""
     answers: list[Any] = [getattr(instruction, field) for field in (*FIELDS, *DERIVED)]
     answers += [module.resolve(computation, operand) for operand in instruction.operands]

@@ -69,7 +69,7 @@ def only(offload: Offload) -> Transfer:
     return transfer
 
 
-def told(offload: Offload) -> list[tuple[str, str, bool, int, str]]:
+def moved(offload: Offload) -> list[tuple[str, str, bool, int, str]]:
     """Direction, mechanism, whether it is asynchronous, bytes and start of each transfer."""
     return [(t.direction, t.mechanism, t.asynchronous, t.bytes, t.start) for t in offload.transfers]
 
