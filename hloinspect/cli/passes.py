@@ -58,7 +58,7 @@ def command(
     output: str | None,
 ) -> None:
     """Say what each compiler pass did to the offload: where annotations became copies, were dropped, made asynchronous
-    or turned to host compute.
+    or became host compute.
 
     Reads the texts that XLA writes after its passes: of a directory, or of a step that is compiled for it.
     """

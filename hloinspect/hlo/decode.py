@@ -24,6 +24,7 @@ _WORDS = frozenset({"s32", "s64", "u32", "u64"})
 
 
 def decoded_text(data: bytes) -> str:
+    """Return bytes as text, with a replacement character for each invalid byte."""
     return data.decode("utf-8", "replace")
 
 

@@ -201,7 +201,7 @@ class _Evaluation:
             self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
         if opcode == "while":
-            return self._behind(computation, instruction, path, arguments)
+            return self._after_loop(computation, instruction, path, arguments)
         if opcode not in _FOLLOWED and opcode not in _BINARY:
             return None
         values = [self.value(computation, part, arguments) for part in operands]
@@ -209,15 +209,15 @@ class _Evaluation:
             self.compares.append((values[0], values[1]))
         return _apply(instruction, values)
 
-    def _behind(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
+    def _after_loop(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
         """Return an element of a loop's result. A peeled last iteration takes its index from there."""
         if arguments is not no_arguments:
-            return _left_by(LoopValues(self._module, computation, loop, arguments), path)
-        key = ("behind", computation.name, loop.name, path)  # every slice after the loop needs it
+            return _value_after(LoopValues(self._module, computation, loop, arguments), path)
+        key = ("after loop", computation.name, loop.name, path)  # every slice after the loop needs it
         if key not in self._module.memo:
             self._module.memo[key] = None
             try:
-                self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+                self._module.memo[key] = _value_after(LoopValues(self._module, computation, loop), path)
             except (_TooMuchError, RecursionError):
                 del self._module.memo[key]  # a question with more work left may find it
                 raise
@@ -337,7 +337,7 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     return _work_of(module).answer(lambda: _trip_count(LoopValues(module, computation, loop)))
 
 
-def _left_by(values: LoopValues, path: Path) -> int | None:
+def _value_after(values: LoopValues, path: Path) -> int | None:
     """Return an element of a loop's tuple after the last iteration."""
     trips, found = _trip_count(values), None
     for iteration in range(0 if trips is None else trips + 1):

@@ -43,6 +43,7 @@ class DeviceOrder:
     order: tuple[int, ...] = ()
 
     def is_valid(self, devices: int) -> bool:
+        """Return whether this is an order of so many devices."""
         if self.ids:
             return len(self.ids) == devices
         return not self.dims or (

@@ -314,10 +314,12 @@ class Module:
 
     @property
     def entry(self) -> Computation:
+        """Return the entry computation."""
         return self.computations[self.entry_name]
 
     @cached_property
     def instruction_count(self) -> int:
+        """Return the number of instructions in all computations."""
         return sum(len(computation) for computation in self.computations.values())
 
     @cached_property

@@ -125,6 +125,7 @@ def unquote(text: str) -> str:
 
 
 def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, without braces and percent signs."""
     return tuple(part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip())
 
 
@@ -134,6 +135,7 @@ def count_in(text: str, otherwise: int = 0) -> int:
 
 
 def integers_in(text: str) -> tuple[int, ...]:
+    """Return all integers in a text, in order."""
     return tuple(int(number) for number in _INTEGER.findall(text))
 
 

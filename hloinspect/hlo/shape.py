@@ -53,6 +53,7 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
+        """Return whether it is a tuple."""
         return self.dtype == "tuple"
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How much memory a step needs, what fills it at its peak, and what copies to the host free.
+"""Memory that a step needs, what fills it at its peak, and what copies to the host free.
 
 XLA's own figures are used where they exist (``hloinspect compile``, a dump). All others follow from the live ranges of
 the schedule (`liveness`, `assign`), and are called estimated.
@@ -66,13 +66,13 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one copy to the host frees, and when. The buffer of its source lives from ``made`` to ``freed``
-    (instructions).
+    """Memory that one copy to the host frees, and when. The buffer of its source lives from ``made`` to ``freed``.
 
-    ``late``: the copy comes back later in the step, and starts only after the backward pass has begun. Then it saves
-    nothing while the forward pass fills the memory. ``before_backward``: whether the buffer is free before the backward
-    pass begins, or None where the tensor does not come back in the step. ``held_ms`` is how long the buffer is held
-    each time. ``held_bytes_ms`` is that times its bytes and the runs of a step. Both are None without a timeline.
+    Both are instructions. ``late``: the copy comes back later in the step, and starts only after the backward pass has
+    begun. Then it saves nothing while the forward pass fills the memory. ``before_backward``: whether the buffer is
+    free before the backward pass begins, or None where the tensor does not come back in the step. ``held_ms`` is how
+    long the buffer is held each time. ``held_bytes_ms`` is that times its bytes and the runs of a step. Both are None
+    without a timeline.
     """
 
     transfer: int

@@ -147,4 +147,5 @@ class Chunk:
 
     @property
     def whole_length(self) -> int:
+        """Return the number of instructions from its first to its last use."""
         return self.spans[-1][1] - self.spans[0][0]

@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Wait:
     """The place of the wait for a pair."""
 
     name: str
@@ -35,7 +35,7 @@ class AsyncPairs:
 
     start_keys: dict[Key, Key]
     done_keys: dict[Key, Key]
-    dones: dict[Key, Done]
+    dones: dict[Key, Wait]
 
 
 def async_pairs(program: Program) -> AsyncPairs:
@@ -45,7 +45,7 @@ def async_pairs(program: Program) -> AsyncPairs:
     """
     starts: dict[Key, Key] = {}
     dones: dict[Key, Key] = {}
-    first: dict[Key, Done] = {}
+    first: dict[Key, Wait] = {}
     lost: list[tuple[Computation, int]] = []
     for computation in program.computations():
         begun: dict[str, str] = {}
@@ -62,7 +62,7 @@ def async_pairs(program: Program) -> AsyncPairs:
                 lost.append((computation, index))
             else:
                 dones[(computation.name, name)] = (computation.name, start)
-                first.setdefault((computation.name, start), Done(name, computation.name, index))
+                first.setdefault((computation.name, start), Wait(name, computation.name, index))
     if lost:
         waiting = [(c, c.instruction(index)) for c, index in lost]
         _pair_by_context(program, starts, dones, first, [(c, i) for c, i in waiting if i.operands])
@@ -81,7 +81,7 @@ def _pair_by_context(
     program: Program,
     starts: dict[Key, Key],
     dones: dict[Key, Key],
-    first: dict[Key, Done],
+    first: dict[Key, Wait],
     lost: list[tuple[Computation, Instruction]],
 ) -> None:
     """Pair each `done` whose start is not in its own computation with a start elsewhere that has the same context."""
@@ -108,6 +108,6 @@ def _pair_by_context(
             continue
         dones[(computation.name, instruction.name)] = found
         for start in members[found]:
-            first.setdefault(start, Done(instruction.name, computation.name, instruction.index))
+            first.setdefault(start, Wait(instruction.name, computation.name, instruction.index))
     for done, key in list(dones.items()):  # pairs of one computation are part of a chain too
         dones[done] = starts.get(key, key)

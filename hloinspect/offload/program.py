@@ -52,6 +52,7 @@ class Program:
     conditional: frozenset[str]
 
     def computations(self) -> list[Computation]:
+        """Return the reachable computations in ``order``."""
         return [self.module.computations[name] for name in self.order]
 
 

@@ -47,6 +47,7 @@ class SliceCheck:
 
     @property
     def agrees(self) -> bool:
+        """Return whether index and configuration give the same offsets."""
         return self.by_index == self.emitted
 
 

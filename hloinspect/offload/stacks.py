@@ -1,4 +1,4 @@
-"""Which transfer reads what which other transfer has written, for host buffers with several writers or readers.
+"""Readers and writers of host buffers: which transfer reads what which other transfer has written.
 
 A scan keeps the values of all its layers in one buffer, a stack. Pipelining peels its first or last iteration, double
 buffering and unrolling copy its body, and two loops may read what one has written. Then several transfers write and
@@ -40,7 +40,7 @@ _BEFORE = 0  # the writer of a buffer's content when the step begins; ids of tra
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """How often each reader reads the bytes of each writer: ``times`` by (writer, reader), ids of transfers.
+    """Number of reads of each writer's bytes by each reader: ``times`` by (writer, reader), ids of transfers.
 
     ``placed`` are the buffers whose every access has a known place. For them ``times`` is complete, and ``kept`` are
     the writers of their content at the end of the step. In other buffers any reader may read what any writer has

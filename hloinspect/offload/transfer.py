@@ -59,4 +59,5 @@ class Transfer:
 
     @property
     def bytes_per_step(self) -> int:
+        """Return the bytes of all its executions in a step."""
         return self.bytes * self.executions

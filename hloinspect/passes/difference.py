@@ -1,4 +1,4 @@
-"""What a pass changed in the instructions that concern the host, line by line."""
+"""Changes of a pass in the instructions that concern the host, line by line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USE = re.compile(r"%([^\s,()=#]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChangedLine:
     """A line of a difference. ``sign`` is "-" (only before), "+" (only after) or " " (both)."""
 
     sign: str
@@ -40,11 +40,11 @@ class Part:
     """The difference in one computation."""
 
     computation: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChangedLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TextDifference:
     """The changes between the texts ``before`` and ``after``, by computation. Renamed instructions count as equal.
 
     ``left_out`` counts changed lines that only pass values on: parameters, tuples and their parts, loops.
@@ -56,7 +56,7 @@ class Difference:
     left_out: int
 
 
-def find_differences(ledger: Ledger, wanted: str, verbose: bool = False) -> tuple[Difference, ...]:
+def find_differences(ledger: Ledger, wanted: str, verbose: bool = False) -> tuple[TextDifference, ...]:
     """Return the differences that a pass made: one for each of its texts in which something that concerns the host
     changed.
 
@@ -78,14 +78,14 @@ def _nearest(dump: PassDump, wanted: str) -> str:
     return f": did you mean {found[0]}?" if found else ""
 
 
-def compare_texts(before: PassText, after: PassText, verbose: bool = False) -> Difference:
+def compare_texts(before: PassText, after: PassText, verbose: bool = False) -> TextDifference:
     """Return the difference between two texts. Raises InputError where one is damaged."""
     old, new = _module(before), _module(after)
     try:
         parts, left_out = _parts(old, new, verbose)
     except HloParseError as error:
         raise InputError(f"{before.path} or {after.path.name}: {error}") from None
-    return Difference(before, after, tuple(parts), left_out)
+    return TextDifference(before, after, tuple(parts), left_out)
 
 
 def _parts(old: Module, new: Module, verbose: bool) -> tuple[list[Part], int]:
@@ -213,7 +213,7 @@ def _attributes(instruction: Instruction) -> Iterator[str]:
             yield f"{key}={json.dumps(config[key], separators=(',', ':'))}"
 
 
-def _changed(old: list[_Written], new: list[_Written], renamed: dict[str, str]) -> Iterator[tuple[Line, bool]]:
+def _changed(old: list[_Written], new: list[_Written], renamed: dict[str, str]) -> Iterator[tuple[ChangedLine, bool]]:
     """Yield the lines of a computation that differ, with one equal line around each, and whether they are plain."""
     left = [line.text for line in old]
     right = [_USE.sub(lambda use: f"%{renamed.get(use.group(1), use.group(1))}", line.text) for line in new]
@@ -221,8 +221,10 @@ def _changed(old: list[_Written], new: list[_Written], renamed: dict[str, str]) 
     for group in matcher.get_grouped_opcodes(1):
         for tag, start, end, begin, stop in group:
             if tag != "equal":
-                yield from ((Line("-", line.text), line.plain) for line in old[start:end])
-            yield from ((Line(" " if tag == "equal" else "+", line.text), line.plain) for line in new[begin:stop])
+                yield from ((ChangedLine("-", line.text), line.plain) for line in old[start:end])
+            yield from (
+                (ChangedLine(" " if tag == "equal" else "+", line.text), line.plain) for line in new[begin:stop]
+            )
 
 
 def _renamed(old: list[tuple[str, _Like]], new: list[tuple[str, _Like]]) -> dict[str, str]:

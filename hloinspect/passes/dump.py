@@ -77,6 +77,7 @@ class PassDump:
 
     @property
     def size_bytes(self) -> int:
+        """Return the size of all texts in bytes."""
         return sum(text.size_bytes for text in self.texts)
 
 

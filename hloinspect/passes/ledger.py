@@ -117,7 +117,7 @@ def ledger_of(dump: PassDump, on_progress: Callable[[str], None] | None = None) 
     return Ledger(dump, first, last, tuple(changes), quiet, read)
 
 
-def words(change: Change) -> list[str]:
+def change_sentences(change: Change) -> list[str]:
     """Return sentences about a change for a reader, the worst first. It is empty where only names changed."""
     return [*_lost(change), *_placed(change), *_carried_out(change), *_on_host(change), *_resized(change)]
 
@@ -173,9 +173,9 @@ def _on_host(change: Change) -> list[str]:
     placed = change.delta(*(f"{kind}_{d}" for kind in ("annotation", "mark") for d in _WAYS))
     found = []
     if change.delta("host_compute") > 0:
-        found.append("turned to host compute")
+        found.append("became host compute")
     if placed < 0 and change.delta("host_mark") > 0:
-        found.append("turned to compute in host memory")
+        found.append("became compute in host memory")
     elif change.delta("host_mark") < 0 < change.after.of("host_mark").count:
         found.append("what is marked for the host is one call now")
     elif change.delta("host_copy") > 0:

@@ -14,7 +14,7 @@ from hloinspect.hlo.shape import Shape, parse_shape
 from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, ProgramTooLargeError, Put, Where
 from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
@@ -39,7 +39,7 @@ def placements_before_passes(module: Module) -> Placements:
     """
     try:
         return _Reader(module).placements()
-    except TooLargeError:
+    except ProgramTooLargeError:
         return Placements("hlo", (), (), gap="the step calls more before its passes than is followed")
 
 
@@ -84,12 +84,12 @@ class _Reader:
     def _body(self, computation: Computation, given: Mapping[int, Value], where: Where) -> Value:
         """Walk a computation with the values of its parameters, and return the value of its root."""
         if where.depth > _MOST_DEPTH:
-            raise TooLargeError
+            raise ProgramTooLargeError
         values: dict[str, Value] = {}
         for instruction in computation:
             self._walked += 1
             if self._walked > MOST_INSTRUCTIONS:
-                raise TooLargeError
+                raise ProgramTooLargeError
             values[instruction.name] = self._value(computation, instruction, values, given, where)
         return values[computation.root.name]
 

@@ -28,7 +28,7 @@ DEVICE_PUT = "device_put"
 ANNOTATION = "annotation"
 
 
-class TooLargeError(Exception):
+class ProgramTooLargeError(Exception):
     """A step with more calls than a reader follows."""
 
 

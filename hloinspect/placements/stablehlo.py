@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, ProgramTooLargeError, Put, Where
 
 MOST_STATEMENTS = 2_000_000
 """Most statements that are followed, since a function is walked at each of its calls. The rest is left out."""
@@ -66,7 +66,7 @@ def placements_of(text: str) -> Placements:
     """Return the placements that the text of a StableHLO module requests. ``gap`` says what was not understood."""
     try:
         return _Reader(text).placements()
-    except (TooLargeError, RecursionError):
+    except (ProgramTooLargeError, RecursionError):
         return Placements("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
     except (KeyError, IndexError, ValueError) as error:
         return Placements("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
@@ -197,11 +197,11 @@ class _Reader:
     def _body(self, statements: Sequence[_Statement], values: dict[str, int], where: Where) -> list[int]:
         """Walk statements and return the nodes of their results."""
         if where.depth > _MOST_DEPTH:
-            raise TooLargeError
+            raise ProgramTooLargeError
         for statement in statements:
             self._walked += 1
             if self._walked > MOST_STATEMENTS:
-                raise TooLargeError
+                raise ProgramTooLargeError
             if statement.operation == "return":
                 return [values[operand] for operand in statement.operands]
             made = self._made(statement, values, where)

@@ -119,6 +119,7 @@ class TransferTimes:
 
     @property
     def exposed_ps(self) -> int:
+        """Return the time that neither compute nor a collective covers."""
         return self.duration_ps - self.cover_ps
 
 

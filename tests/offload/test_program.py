@@ -1,4 +1,4 @@
-"""How often a transfer runs, and which transfers bring back what was sent: loops, calls, conditionals, tuples."""
+"""Executions of transfers, and round trips, through loops, calls, conditionals and tuples."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from hloinspect.errors import HloInspectError
 from hloinspect.passes.census import census_of, signature
 from hloinspect.passes.dump import find_passes
 from hloinspect.passes.follow import follow
-from hloinspect.passes.ledger import Ledger, ledger_of, words
+from hloinspect.passes.ledger import Ledger, change_sentences, ledger_of
 from tests.support.passes_samples import DROPPED, GOOD, KEY, annotated, copied, marked, module, started, without, write
 from tests.support.places import ROOT
 
@@ -65,7 +65,7 @@ def ledger(folder: Path) -> Ledger:
 
 
 def test_every_pass_that_changes_something_is_named_in_order_with_what_it_did(good: Path) -> None:
-    assert [(change.text.name, words(change)) for change in ledger(good).shown] == [
+    assert [(change.text.name, change_sentences(change)) for change in ledger(good).shown] == [
         ("convert-placements", ["annotations became XLA's own marks"]),
         ("host-offloader", ["placements became transfers"]),
         ("asyncifier", ["made asynchronous"]),
@@ -121,7 +121,7 @@ def test_a_placement_of_what_is_there_already_is_not_called_dropped(tmp_path: Pa
     texts = {"0000.a.after_x.before_y": twice, "0001.a.after_host-offloader.before_z": copied()}
     (change,) = ledger(write(tmp_path / "d", texts)).shown
     assert change.dropped == {}
-    assert words(change) == [
+    assert change_sentences(change) == [
         "1 of 2 placements to the host made no transfer of their own",
         "placements became transfers",
     ]
@@ -143,8 +143,8 @@ def test_compute_that_moves_to_the_host_is_said(tmp_path: Path) -> None:
         "0002.a.after_host-compute.before_z": execute,
     }
     first, second = ledger(write(tmp_path / "d", texts)).shown
-    assert "turned to compute in host memory" in words(first)
-    assert "turned to host compute" in words(second)
+    assert "became compute in host memory" in change_sentences(first)
+    assert "became host compute" in change_sentences(second)
     assert second.dropped == {}
 
 
@@ -153,7 +153,7 @@ def test_a_kernel_on_host_memory_is_distinguished_from_a_copy(tmp_path: Path) ->
     texts = {"0000.a.after_x.before_y": copied(), "0001.a.after_fuse.before_z": kernel}
     (change,) = ledger(write(tmp_path / "d", texts)).shown
     assert change.kinds == ("copy_h2d", "kernel_h2d")
-    assert words(change) == ["kernels work on host memory"]
+    assert change_sentences(change) == ["kernels work on host memory"]
 
 
 def test_texts_from_inside_a_pass_are_read_only_on_request(tmp_path: Path) -> None:

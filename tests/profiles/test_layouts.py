@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hloinspect.profiles.xplane import columns
 from hloinspect.profiles.xplane import split as splitting
 from hloinspect.profiles.xplane.columns import line_columns
-from hloinspect.profiles.xplane.layouts import Layout, Layouts, layout_of
+from hloinspect.profiles.xplane.layouts import EventLayout, Layouts, layout_of
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.space import Columns, Ints
 from hloinspect.profiles.xplane.split import find_events
@@ -144,7 +144,7 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
     begin, length = tags + 2, np.array([len(event) for event in events])
     programs: list[int] = []
 
-    def keep(_: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+    def keep(_: Ints, layout: EventLayout, numbers: Iterable[Ints]) -> None:
         for what, values in zip(layout.fields, numbers, strict=True):
             programs.extend(values if what.slot == 1 else ())
 

@@ -68,7 +68,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How slices over host memory run: the event's name, the memories in CUPTI's record, and the instruction in hlo_op.
+    """Form of slices over host memory: the event's name, the memories in CUPTI's record, and the instruction in hlo_op.
 
     That is the hero inside the fusion (JAX >= 0.10) or the fusion. An empty ``name`` makes it a kernel, which names no
     memory. ``synchronous``: copies run on the main stream and their `done` does nothing (no stream assigned).
@@ -81,8 +81,7 @@ class Form:
 
 @dataclass(slots=True)
 class StepTruth:
-    """What the main stream waited for in one step, in ps. ``waits`` are by the name of the transfer's start
-    instruction."""
+    """Waits of the main stream in one step, in ps. ``waits`` are by the name of the transfer's start instruction."""
 
     start_ps: int
     end_ps: int = 0

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.profiles.xplane.layouts import DURATION_PS, METADATA_ID, OCCURRENCES, OFFSET_PS, STAT, Layout, Layouts
+from hloinspect.profiles.xplane.layouts import (
+    DURATION_PS,
+    METADATA_ID,
+    OCCURRENCES,
+    OFFSET_PS,
+    STAT,
+    EventLayout,
+    Layouts,
+)
 from hloinspect.profiles.xplane.space import (
     ABSENT,
     BYTES,
@@ -244,7 +252,7 @@ def _read_alike(block: _Block, layouts: Layouts) -> None:
     homes = {METADATA_ID: table.metadata_id, OFFSET_PS: table.offset_ps, DURATION_PS: table.duration_ps}
     layout_of = np.zeros(len(block.position), np.uint16)
 
-    def keep(events: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+    def keep(events: Ints, layout: EventLayout, numbers: Iterable[Ints]) -> None:
         layout_of[events] = layout.number
         for what, values in zip(layout.fields, numbers, strict=True):
             home = table.slots[what.slot].bits if what.number == STAT else homes.get(what.number)
@@ -258,7 +266,7 @@ def _read_alike(block: _Block, layouts: Layouts) -> None:
     block.position[left] = begin
 
 
-def _keep_kinds(table: _Table, layouts: Sequence[Layout], layout_of: NDArray[np.uint16]) -> None:
+def _keep_kinds(table: _Table, layouts: Sequence[EventLayout], layout_of: NDArray[np.uint16]) -> None:
     """Record which fields each event has, by its layout: 0 for none."""
     size = len(layouts) + 1
     kinds = np.zeros((len(table.slots), size), np.uint8)

@@ -30,7 +30,7 @@ _MAX_TRIES = 4
 METADATA_ID, OFFSET_PS, DURATION_PS, STAT, OCCURRENCES = 1, 2, 3, 4, 5
 _NUMBERS = (METADATA_ID, OFFSET_PS, DURATION_PS, OCCURRENCES)
 Rows = NDArray[np.void]
-Sink = Callable[[Ints, "Layout", Iterable[Ints]], None]
+Sink = Callable[[Ints, "EventLayout", Iterable[Ints]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class EventLayout:
     """A layout: events whose bytes are ``want`` where ``mask`` has ones have these ``fields``.
 
     ``mask`` and ``want`` are words of eight bytes. ``number`` counts from 1.
@@ -69,8 +69,8 @@ class Layouts:
 
     slots: Mapping[int, int]
     kinds: Mapping[int, int]
-    known: dict[int, list[Layout]] = field(default_factory=dict)
-    every: list[Layout] = field(default_factory=list)
+    known: dict[int, list[EventLayout]] = field(default_factory=dict)
+    every: list[EventLayout] = field(default_factory=list)
 
     def read(self, data: BytesLike, begin: Ints, length: Ints, sink: Sink) -> Ints:
         """Read the events that begin at ``begin`` as far as layouts allow. Return the indices of the events that are
@@ -130,7 +130,7 @@ def _rows(data: BytesLike, begin: Ints, size: int) -> Rows:
     return places[begin]
 
 
-def _alike(rows: Rows, layout: Layout) -> NDArray[np.bool_]:
+def _alike(rows: Rows, layout: EventLayout) -> NDArray[np.bool_]:
     words: Words = rows.view("<u8").reshape(len(rows), -1)
     differ: Words = (words[:, 0] ^ layout.want[0]) & layout.mask[0]
     for place in range(1, words.shape[1]):
@@ -140,7 +140,7 @@ def _alike(rows: Rows, layout: Layout) -> NDArray[np.bool_]:
     return same
 
 
-def _numbers(rows: Rows, layout: Layout) -> Iterator[Ints]:
+def _numbers(rows: Rows, layout: EventLayout) -> Iterator[Ints]:
     stride, data = rows.itemsize, rows.view(np.uint8).data
     for one in layout.fields:
         place = min(one.place, stride - 8)
@@ -163,7 +163,7 @@ def _numbers(rows: Rows, layout: Layout) -> Iterator[Ints]:
 
 def layout_of(
     event: bytes, size: int, slots: Mapping[int, int], kinds: Mapping[int, int], number: int = 1
-) -> Layout | None:
+) -> EventLayout | None:
     """Return the layout of an event, the first ``size`` bytes. Return None if it cannot be used to read other
     events."""
     draft = _Draft(bytearray(len(event)), bytearray(len(event)), event)
@@ -187,7 +187,7 @@ def layout_of(
     except WireError:
         return None
     mask, want = (np.frombuffer(bytes(data), np.dtype("<u8")) for data in (draft.mask, draft.want))
-    return Layout(number, mask, want, tuple(found))
+    return EventLayout(number, mask, want, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def _named(name: str, data: Buffer) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _PlaneParts:
-    """Where the parts of a plane lie in the file, as pairs of start and end."""
+    """Places of a plane's parts in the file, as pairs of start and end."""
 
     id: int = 0
     name: str = ""

@@ -19,6 +19,7 @@ GZIP = b"\x1f\x8b"
 
 
 def refuse(name: str, found: str) -> NoReturn:
+    """Raise InputError for a file ``name`` that is no trace but ``found``."""
     raise InputError(f"{name}: {EXPECTED}, found {found}")
 
 

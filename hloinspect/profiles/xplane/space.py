@@ -85,6 +85,7 @@ class Columns:
 
     @property
     def duration_ps(self) -> Ints:
+        """Return the duration of each event in picoseconds."""
         return self.end_ps - self.start_ps
 
 
