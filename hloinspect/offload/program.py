@@ -101,7 +101,7 @@ def build_program(module: Module) -> Program:
     for name in order:
         walked += walks[name] * len(module.computations[name])
         if walked > MAX_WALKED and walked > _MAX_REPEATED * module.instruction_count:
-            raise HloParseError(f"calls inside each other come to more than {walked:,} instructions (at {name})")
+            raise HloParseError(f"nested calls run more than {walked:,} instructions (at {name})")
         for site in sites[name]:
             walks[site.callee] += walks[name]
             executions[site.callee] += executions[name] * site.times

@@ -40,7 +40,7 @@ def placements_before_passes(module: Module) -> Placements:
     try:
         return _Reader(module).placements()
     except ProgramTooLargeError:
-        return Placements("hlo", (), (), gap="the step calls more before its passes than is followed")
+        return Placements("hlo", (), (), gap="the step has more calls before its passes than are followed")
 
 
 class _Reader:

@@ -67,7 +67,7 @@ def placements_of(text: str) -> Placements:
     try:
         return _Reader(text).placements()
     except (ProgramTooLargeError, RecursionError):
-        return Placements("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
+        return Placements("stablehlo", (), (), gap="the step has more calls in StableHLO than are followed")
     except (KeyError, IndexError, ValueError) as error:
         return Placements("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
 

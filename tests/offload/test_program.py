@@ -203,7 +203,7 @@ def test_calls_that_multiply_are_refused_where_a_walk_through_them_would_not_end
     entry = f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%d0"
     branches = 2 if "conditional" in spelling else 1
     assert offload_in(entry, called_twice(6, spelling)).program.executions["d6"] == (2 * branches) ** 6
-    with pytest.raises(HloParseError, match="calls inside each other come to more than"):
+    with pytest.raises(HloParseError, match="nested calls run more than"):
         offload_in(entry, called_twice(36 // branches, spelling))
 
 
