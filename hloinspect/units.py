@@ -1,4 +1,4 @@
-"""Sizes and times as people read them."""
+"""Text of sizes and times, for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bytes_text(size: int) -> str:
 
 
 def bytes_texts(one: int, other: int) -> tuple[str, str]:
-    """Return two sizes that are held against each other: in bytes where they differ and would read alike."""
+    """Return the texts of two sizes that are compared, in bytes if the sizes differ but their short texts are equal."""
     texts = bytes_text(one), bytes_text(other)
     return (f"{one:,} B", f"{other:,} B") if one != other and texts[0] == texts[1] else texts
 
