@@ -183,7 +183,7 @@ def test_an_old_trace_counts_by_the_names_of_its_copies_and_says_so(tmp_path: Pa
         gpu.copy(H2D, 10_000 * index, LARGE / 11e3, LARGE, memory="")
     (figure,) = calibrate(gpu.write(tmp_path), "a100").figures
     assert figure.value / 1e9 == pytest.approx(11.0, rel=1e-3)
-    assert "not told to be pinned" in figure.what
+    assert "not known to be pinned" in figure.what
 
 
 def test_copies_that_share_their_direction_or_are_small_or_few_count_for_nothing(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_copies_between_devices_are_counted_apart(tmp_path: Path) -> None:
         line.event("MemcpyD2D", index * MS, MS // 2, memcpy_details=text)
     found = calibrate(gpu.write(tmp_path), "h100")
     assert found.figures == ()
-    assert found.notes == ("4 copies are not told to be between host and device",)
+    assert found.notes == ("4 copies are not known to be between host and device",)
 
 
 def test_copies_faster_than_the_devices_own_memory_are_set_aside_and_counted(tmp_path: Path) -> None:

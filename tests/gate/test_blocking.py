@@ -180,7 +180,7 @@ def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkey
     (tmp_path / "pyproject.toml").write_text('[tool.hloinspect.severity]\nHLO301 = "warning"\n', encoding="utf-8")
     result = check(WRONG, *STALL)
     assert result.exit_code == 0
-    assert "HLO301 is a warning here, over which no check fails by itself: XLA copies" in result.stdout
+    assert "HLO301 is a warning here, which alone fails no check: XLA copies" in result.stdout
 
 
 def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
@@ -216,7 +216,7 @@ def test_an_error_of_a_blocking_rule_fails_and_a_warning_is_shown(small: Report,
             assert f"{code} ({BLOCKING[code]})" in shown
         else:
             word = "a warning" if severity == "warning" else "information"
-            assert f"{code} is {word} here, over which no check fails by itself: a message" in shown
+            assert f"{code} is {word} here, which alone fails no check: a message" in shown
             assert BLOCKING[code] not in shown  # a warning says that it may happen
 
 

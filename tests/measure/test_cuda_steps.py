@@ -206,7 +206,7 @@ def test_every_fixture_is_measured_as_it_was_played(answer: Answer, version: str
 
 
 def test_a_program_of_one_instruction_is_cut_by_its_annotations(answer: Answer) -> None:
-    """Its schedule does not tell one run from the next."""
+    """Use a program whose schedule does not separate its runs."""
     name = "jax0.12.0.1/gb200_compute_on_host_memory"
     run = play(name)
     assert len(run.events) == 4
