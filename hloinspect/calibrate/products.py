@@ -75,7 +75,9 @@ def _grouped(keys: Sequence[NDArray[np.int64]]) -> Iterator[tuple[tuple[int, ...
     code = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         values, place = np.unique(key, return_inverse=True)
-        _, code = np.unique(code * len(values) + place, return_inverse=True)  # numbered anew, so that it cannot overflow
+        _, code = np.unique(
+            code * len(values) + place, return_inverse=True
+        )  # numbered anew, so that it cannot overflow
     order = np.argsort(code, kind="stable")
     for which in np.split(order, np.cumsum(np.bincount(code))[:-1]):
         yield tuple(int(key[which[0]]) for key in keys), which

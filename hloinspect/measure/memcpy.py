@@ -43,8 +43,8 @@ smallest size."""
 FIT_POINTS = 400
 PINNED, PAGEABLE, UNSTATED = "pinned", "pageable", "unstated"
 ROCM = (
-    "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops the "
-    "device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
+    "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops "
+    "the device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
 )
 _DEVICE = frozenset({"device", "device_static"})
 _HOST = {"pinned": PINNED, "pageable": PAGEABLE}
@@ -257,7 +257,9 @@ def _latency(sample: _Sample) -> tuple[float, int] | None:
     one, another = np.triu_indices(len(picked), 1)
     difference = size[picked[another]] - size[picked[one]]
     rise = time[picked[another]] - time[picked[one]]
-    slope = weighted_percentiles(rise[difference > 0] / difference[difference > 0], difference[difference > 0], (0.5,))[0]
+    slope = weighted_percentiles(rise[difference > 0] / difference[difference > 0], difference[difference > 0], (0.5,))[
+        0
+    ]
     small = size <= np.median(size)
     rest = float(np.median(time[small] - slope * size[small]))
     if not 0 < rest < np.min(time[size >= LARGE_BYTES]) / 2:

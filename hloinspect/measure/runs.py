@@ -53,15 +53,19 @@ def runs_on(
     places = np.flatnonzero(main.ranked)
     ranks = main.rank[places]
     runs = cut_runs(ranks, loops)
-    is_told = len(places) > 0 and bool((ranks != ranks[0]).any())
-    if is_told and runs.certain:
+    is_shown = len(places) > 0 and bool((ranks != ranks[0]).any())
+    if is_shown and runs.certain:
         return places, runs, []
     all_own = np.flatnonzero(own[main.event])
     by_marks = _by_marks(found.correlation[main.event[all_own]], marks, launched)
     if by_marks is not None:
-        return all_own, by_marks, [_BY_MARKS] if not is_told and len(by_marks) > 1 else []
-    if is_told:
-        return places, runs, ["the number of iterations of its loop is not in the module: each iteration was taken for a run"]
+        return all_own, by_marks, [_BY_MARKS] if not is_shown and len(by_marks) > 1 else []
+    if is_shown:
+        return (
+            places,
+            runs,
+            ["the number of iterations of its loop is not in the module: each iteration was taken for a run"],
+        )
     by_repeats = _by_repeats(main.op[all_own].astype(np.int64))
     return all_own, by_repeats, [_BY_REPEATS] if len(by_repeats) > 1 else []
 

@@ -1,7 +1,7 @@
-"""What rules look at: the report, what it was made from, and a few facts on the program that several rules share.
+"""Facts for the rules: the report, its sources, and properties of the program that several rules share.
 
-Facts are worked out when first asked for and kept, in one pass over a computation, never one a transfer: a step of 126
-unrolled layers has a thousand transfers in one computation of a hundred thousand instructions.
+Facts are computed when they are first needed, and kept. They take one pass over a computation, never one for each
+transfer: a step of 126 unrolled layers has a thousand transfers in one computation of a hundred thousand instructions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 PIPELINED_FLAG = "xla_gpu_enable_pipelined_host_offloading"
 LEVEL = "optimization_level"
 MEMORY_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit:
-80 % of the device's memory, then the slop factor)."""
+"""The share of device memory that XLA's latency-hiding scheduler uses (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit: 80
+% of the device's memory, then the slop factor)."""
 
 _FREE = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant", "after-all", "opt-barrier"})
 _PASSES_ON = frozenset({"get-tuple-element", "tuple", "bitcast", "copy", "opt-barrier", "optimization-barrier"})
@@ -44,7 +44,8 @@ _COLLECTIVES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class LoopInfo:
-    """The innermost loop around a computation: the while's name, the computation that it stands in, and its turns."""
+    """The innermost loop around a computation: the name of the while, the computation that holds it, and its
+    iterations."""
 
     name: str
     computation: str
@@ -53,7 +54,7 @@ class LoopInfo:
 
 @dataclass(frozen=True)
 class Facts:
-    """One report with what it was made from. ``offload`` and what follows is None where the input does not give it."""
+    """One report with its sources. ``offload`` and the fields after it are None where the input does not give them."""
 
     report: Report
     offload: Offload | None = None
@@ -66,51 +67,52 @@ class Facts:
 
     @cached_property
     def infos(self) -> Mapping[int, TransferInfo]:
-        """The report's transfers by id."""
+        """Return the report's transfers by id."""
         return {transfer.id: transfer for transfer in self.report.transfers}
 
     @cached_property
     def transfers(self) -> Mapping[int, Transfer]:
-        """The program's transfers by id."""
+        """Return the program's transfers by id."""
         return {transfer.id: transfer for transfer in (self.offload.transfers if self.offload else ())}
 
     @property
     def step(self) -> PredictedStep | None:
-        """The predicted step."""
+        """Return the predicted step."""
         return self.report.step.predicted
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the module is one of XLA:GPU."""
+        """Return whether the module is one of XLA:GPU."""
         return self.report.module.platform == "gpu"
 
     def predicted(self, number: int) -> PredictedTransfer | None:
-        """The prediction for one transfer."""
+        """Return the prediction for one transfer."""
         return self.infos[number].predicted
 
     @property
     def is_measured(self) -> bool:
-        """Whether waits are those of a trace."""
+        """Return whether waits are those of a trace."""
         return self.report.step.measured is not None
 
     @property
     def step_ms(self) -> float | None:
-        """The step's time, measured where it was, else predicted."""
+        """Return the step's time in ms, measured if it was, else predicted."""
         found = self.report.step.measured or self.step
         return found.time_ms if found is not None else None
 
     def wait_of(self, number: int) -> float:
-        """What one transfer makes the device wait, in ms a step: measured where it was, else predicted, else 0."""
+        """Return the wait of the device for one transfer, in ms a step: measured if it was, else predicted, else 0."""
         info = self.infos[number]
         found = info.measured or info.predicted
         return found.wait_ms if found is not None else 0.0
 
     def wait_ms(self, numbers: Iterable[int]) -> float | None:
-        """What these transfers make the device wait, in ms a step; None without a prediction and a measurement."""
+        """Return the wait of the device for these transfers, in ms a step, or None without a prediction and a
+        measurement."""
         return None if self.step_ms is None else sum(self.wait_of(number) for number in numbers)
 
     def costliest_first(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """The same ids, those first that wait the longest, then those that move the most."""
+        """Return the ids, first those that wait the longest, then those that move the most."""
 
         def key(number: int) -> tuple[float, int, int]:
             return (-self.wait_of(number), -self.infos[number].bytes_per_step, number)
@@ -118,11 +120,12 @@ class Facts:
         return tuple(sorted(numbers, key=key))
 
     def source_of(self, number: int) -> SourceInfo | None:
-        """The user's line of a transfer."""
+        """Return the user's line of a transfer."""
         return self.infos[number].source
 
     def has_flag(self, name: str) -> str | None:
-        """The value that the program was compiled with, or None where it was not given or flags are not known."""
+        """Return the value that the program was compiled with, or None where it was not given or flags are not
+        known."""
         for flag in self.report.program.flags or ():
             key, _, value = flag.lstrip("-").partition("=")
             if key == name:
@@ -131,7 +134,10 @@ class Facts:
 
     @cached_property
     def jax_version(self) -> tuple[int, ...] | None:
-        """(0, 12, 0) where the program's jax is known: the older of jax and jaxlib, since XLA comes with jaxlib."""
+        """Return a version like (0, 12, 0) where the program's jax is known.
+
+        It is the older of jax and jaxlib, since XLA comes with jaxlib.
+        """
         program = self.report.program
         return min(
             (found for text in (program.jax, program.jaxlib) if text and (found := comparable(text))), default=None
@@ -141,18 +147,18 @@ class Facts:
 
     @property
     def program(self) -> Program:
-        """The program; only for rules that need the module."""
+        """Return the program. Only rules that need the module may use it."""
         assert self.offload is not None
         return self.offload.program
 
     @property
     def module(self) -> Module:
-        """The module; only for rules that need it."""
+        """Return the module. Only rules that need it may use it."""
         return self.program.module
 
     @cached_property
     def loops(self) -> Mapping[str, LoopInfo]:
-        """For each computation inside a loop the innermost one, through calls."""
+        """Return the innermost loop of each computation inside a loop, through calls."""
         found: dict[str, LoopInfo] = {}
         for site in self.program.call_sites:  # callers come before callees
             call = self.module.computations[site.caller].instruction(site.index)
@@ -163,31 +169,34 @@ class Facts:
         return found
 
     def iterations(self, number: int) -> int:
-        """Turns of the innermost loop around a transfer; 1 outside of loops."""
+        """Return the iterations of the innermost loop around a transfer, 1 outside of loops."""
         loop = self.loops.get(self.transfers[number].computation)
         return loop.trips if loop else 1
 
     @cached_property
     def without_marker(self) -> tuple[int, ...]:
-        """Return the transfers of which the text has lost what they run as, and with it from where a copy takes its
-        address: ``as_text()`` of jax 0.8 to 0.10.1."""
+        """Return the transfers for which the text does not say whether they are copies or kernels.
+
+        Then it does not say either where a copy takes its address: ``as_text()`` of jax 0.8 to 0.10.1.
+        """
         return tuple(t.id for t in self.transfers.values() if t.mechanism == UNKNOWN)
 
     @cached_property
     def remat_barriers(self) -> frozenset[str]:
-        """Computations with a rematerialization barrier, of those in which a copy back is waited for."""
+        """Return the computations with a rematerialization barrier, of those in which a copy back is waited for."""
         from hloinspect.predict.reasons import has_remat_barrier
 
         waiting = {t.done_computation for t in self.transfers.values() if t.direction == H2D and t.done_computation}
         return frozenset(name for name in waiting if has_remat_barrier(self.module.computations[name]))
 
     def is_checkpointed(self, computation: str) -> bool:
-        """Whether a computation has work of ``jax.checkpoint``, by JAX's names."""
+        """Return whether a computation has work of ``jax.checkpoint``, by JAX's names."""
         body = self.module.computations[computation]
         return any("checkpoint" in body.instruction(place).metadata.op_name for place in body.mentioning("checkpoint"))
 
     def work_between(self, computation: str, start: int, end: int) -> int:
-        """Kernels, library calls and loops that are scheduled strictly between two places of a computation."""
+        """Count the kernels, library calls and loops that are scheduled strictly between two places of a
+        computation."""
         counts = self._work.get(computation)
         if counts is None:
             counts = self._work[computation] = _work_counts(self.module.computations[computation])
@@ -198,7 +207,8 @@ class Facts:
         return {}
 
     def window_work(self, number: int) -> int | None:
-        """Work between a transfer's start and its done; None where they are not in one computation."""
+        """Count the work between a transfer's start and its done, or return None where they are not in one
+        computation."""
         transfer = self.transfers[number]
         if transfer.done_index is None or transfer.done_computation != transfer.computation:
             return None
@@ -206,8 +216,11 @@ class Facts:
 
     @cached_property
     def first_uses(self) -> Mapping[int, int | None]:
-        """For each copy back whose done is known the place of the first instruction that works with it, in the done's
-        computation, through bitcasts and tuples; None where nothing there does but the root hands it on."""
+        """Return the place of the first instruction that works with each copy back whose done is known.
+
+        The place is one in the computation of the done, found through bitcasts and tuples. It is None where nothing
+        there uses the value and the root hands it on.
+        """
         by_computation: dict[str, dict[str, set[int]]] = {}
         for transfer in self.transfers.values():
             if transfer.direction == H2D and transfer.done is not None and transfer.done_computation is not None:
@@ -219,7 +232,7 @@ class Facts:
 
     @cached_property
     def loop_places(self) -> Mapping[str, tuple[int, ...]]:
-        """For each computation with loops the places of its whiles."""
+        """Return the places of the whiles of each computation with loops."""
         found: dict[str, dict[int, None]] = {}
         for site in self.program.call_sites:
             if self.module.computations[site.caller].instruction(site.index).opcode == "while":
@@ -227,8 +240,10 @@ class Facts:
         return {name: tuple(places) for name, places in found.items()}
 
     def feeds_loop_of_layers(self, transfer: Transfer) -> bool:
-        """Whether a copy back outside of loops has a leading dimension of as many layers as the first loop that uses it
-        has turns."""
+        """Return whether a copy back outside of loops is a stack of as many layers as its first loop has iterations.
+
+        The layers are its leading dimension, and that loop is the first to use it.
+        """
         shape, use = transfer.tensor.shape, self.first_uses.get(transfer.id)
         if (
             transfer.direction != H2D
@@ -249,7 +264,7 @@ class Facts:
 
     @cached_property
     def bodies_that_send(self) -> Mapping[str, tuple[int, ...]]:
-        """Loop bodies with copies to the host that come back in the step, and those copies."""
+        """Return the loop bodies with copies to the host that come back in the step, and those copies."""
         found: dict[str, list[int]] = {}
         for transfer in self.transfers.values():
             if transfer.direction == D2H and transfer.round_trip is not None and self.iterations(transfer.id) > 1:
@@ -257,8 +272,10 @@ class Facts:
         return {name: tuple(numbers) for name, numbers in found.items()}
 
     def forward_ms(self, body: str, target: Target, scenario: Scenario) -> float | None:
-        """What the kernels of a loop's body take in all its turns, in ms; None where it has more than kernels in it
-        (collectives, loops, calls)."""
+        """Return the time of the kernels of a loop's body in all its iterations, in ms.
+
+        Return None where the body has more than kernels in it (collectives, loops, calls).
+        """
         from hloinspect.hlo.access import is_free
         from hloinspect.predict.cost import cost_of
 
@@ -272,15 +289,18 @@ class Facts:
         return total * self.program.executions[body] / 1e9
 
     def is_never_read(self, transfer: Transfer) -> bool:
-        """Whether nothing in the step reads what a copy to the host has sent, as far as all that talks to the host is
-        followed. (A slot that nothing reads of a stack that is read otherwise is the compiler's doing: it hands the
-        values of a peeled iteration over on the device, and no policy changes that.)"""
+        """Return whether nothing in the step reads what a copy to the host has sent.
+
+        It is false where the offload could not be followed completely. (A slot that nothing reads, of a stack with
+        other readers, comes from the compiler: it keeps the values of a peeled iteration on the device, and no policy
+        changes that.)
+        """
         if transfer.outcome != NEVER_READ or (self.offload is not None and self.offload.unfollowed):
             return False
         return transfer.buffer is None or not self.by_buffer[transfer.buffer][1]
 
     def sends_constant(self, transfer: Transfer) -> bool:
-        """Whether what a copy to the host sends is the broadcast of a constant, made outside of loops."""
+        """Return whether a copy to the host sends the broadcast of a constant, made outside of loops."""
         computation = self.module.computations[transfer.computation]
         operands = computation.instruction(transfer.start_index).operands
         if transfer.direction != D2H or not operands or transfer.loop_depth:
@@ -303,7 +323,8 @@ class Facts:
         return made.opcode == "broadcast"
 
     def is_carried(self, number: int) -> bool:
-        """Whether a copy back inside a loop is only handed on to the next turn: it was issued one turn ahead."""
+        """Return whether a copy back inside a loop is only handed on to the next iteration: it was issued one iteration
+        ahead."""
         return (
             number in self.first_uses
             and self.first_uses[number] is None
@@ -312,8 +333,8 @@ class Facts:
 
     @property
     def optimization_level(self) -> int:
-        """XLA's optimization level that the program was compiled with: a flag, or JAX's configuration; 0 where none is
-        known."""
+        """Return XLA's optimization level that the program was compiled with: a flag, or JAX's configuration, or 0 if
+        unknown."""
         configuration = self.report.program.configuration
         given = self.has_flag(LEVEL) or (configuration.compile_options.get(LEVEL) if configuration else None) or ""
         level = given.upper().removeprefix("EFFORT_").removeprefix("O")
@@ -321,8 +342,10 @@ class Facts:
 
     @property
     def pipelined_by(self) -> str:
-        """What the program was compiled with that has XLA pipeline its host transfers, in words; "" where nothing is
-        known to. O1 does so in some versions only."""
+        """Return the setting that makes XLA pipeline the program's host transfers, in words, or "" where none is known.
+
+        O1 does so in some versions only.
+        """
         if (self.has_flag(PIPELINED_FLAG) or "").lower() in ("true", "1"):
             return f"--{PIPELINED_FLAG}"
         version = self.jax_version
@@ -332,7 +355,8 @@ class Facts:
 
     @cached_property
     def is_pipelined(self) -> bool:
-        """Whether XLA carries some host transfer from one turn of a loop to the next, or was to do so."""
+        """Return whether XLA carries some host transfer from one iteration of a loop to the next, or was configured
+        to."""
         if self.pipelined_by:
             return True
         if any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D):
@@ -340,9 +364,11 @@ class Facts:
         return any(self._is_peeled(written) for written, _ in self.by_buffer.values())
 
     def _is_peeled(self, written: Sequence[Transfer]) -> bool:
-        """Return whether, of the writers of one buffer, one iteration's is peeled out of the loop by pipelining: behind
-        the loop. Double buffering peels the first of an odd number of iterations, in front of a loop with two writers
-        in its body."""
+        """Return whether pipelining has peeled one iteration's writer of a buffer out of the loop, to a place after it.
+
+        Double buffering is different: it peels the first of an odd number of iterations, before a loop with two writers
+        in its body.
+        """
         looping = [self.loops[t.computation] for t in written if self.iterations(t.id) > 1]
         outside = [t for t in written if self.iterations(t.id) <= 1]
         if not looping or not outside:
@@ -359,7 +385,7 @@ class Facts:
 
     @cached_property
     def at_memory_limit(self) -> bool:
-        """Whether the step needs as much device memory as XLA's scheduler lets it have, or nearly."""
+        """Return whether the step needs all the device memory that XLA's scheduler allows it, or nearly."""
         memory = self.report.memory
         if memory.device_bytes is None or memory.device_limit_bytes is None:
             return False
@@ -367,7 +393,7 @@ class Facts:
 
     @cached_property
     def by_buffer(self) -> Mapping[object, tuple[tuple[Transfer, ...], tuple[Transfer, ...]]]:
-        """For each host buffer the transfers that write it and those that fetch from it."""
+        """Return for each host buffer the transfers that write it and those that fetch from it."""
         found: dict[object, tuple[list[Transfer], list[Transfer]]] = {}
         for transfer in self.transfers.values():
             if transfer.buffer is not None:
@@ -376,7 +402,7 @@ class Facts:
 
 
 def _work_counts(computation: Computation) -> list[int]:
-    """How much work stands in front of each place."""
+    """Return the number of kernels, library calls and loops before each place."""
     counts = [0]
     for opcode, _ in computation.outline():
         works = opcode not in _FREE and not opcode.endswith(("-start", "-done", "-update"))
