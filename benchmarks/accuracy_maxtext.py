@@ -57,7 +57,7 @@ def matrix_flops(offload: Offload) -> float:
 
 
 def step_of(path: Path, target: Target) -> Step:
-    """Reads and predicts one module."""
+    """Read and predicts one module."""
     begin = time.process_time()
     offload = find_offload(load_module(path))
     prediction = predict(offload, target, DEVICES, DOMAIN)
@@ -67,7 +67,7 @@ def step_of(path: Path, target: Target) -> Step:
 
 
 def row_of(step: Step, target: Target) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     found = step.prediction
     ms = 1e9
     return (

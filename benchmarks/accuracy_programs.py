@@ -70,7 +70,7 @@ def memory_of(result: CompileResult) -> Memory:
 
 
 def compiled(step: str, target: str, devices: int, flags: tuple[str, ...] = ()) -> tuple[CompileResult, Inspection]:
-    """A step compiled and inspected. The files of the result are gone afterwards."""
+    """Return a step compiled and inspected. The files of the result are gone afterwards."""
     with tempfile.TemporaryDirectory() as scratch:
         keep = Path(scratch) / "step"
         found = inspect(f"{ROOT / STEPS}:{step}", target=target, devices=devices, xla_flags=flags, keep=keep)
@@ -108,7 +108,7 @@ class SideCopy:
 
 
 def side_copies(found: Inspection, schedule: Schedule) -> list[SideCopy]:
-    """The async copies within device memory of a program, with what stands between start and done."""
+    """Return the async copies within device memory of a program, with what stands between start and done."""
     assert found.prediction is not None
     target = found.prediction.target
     case = scenarios(target, 1)[0]
@@ -130,7 +130,8 @@ def side_copies(found: Inspection, schedule: Schedule) -> list[SideCopy]:
 
 
 def exposed_share(target: Target, schedule: Schedule) -> float:
-    """The share of the time of a step's copies within device memory that the step would be shorter by without them."""
+    """Return the share of the time of a step's copies within device memory that the step would be shorter by without
+    them."""
     case = scenarios(target, 1)[0]
     durations = Durations(target, case)
     without = {

@@ -127,7 +127,7 @@ EXCHANGES = (
 
 
 def spread(target: Target, devices: int, figure: Callable[[Scenario], float]) -> tuple[float, float, float]:
-    """A figure under the central scenario, and its least and greatest over all."""
+    """Return a figure under the central scenario, and its least and greatest over all."""
     values = [figure(case) for case in scenarios(target, devices)]
     return values[0], min(values), max(values)
 
@@ -183,7 +183,7 @@ def product_rows() -> list[Row]:
 
 
 def device_copy_rows() -> list[Row]:
-    """A copy within device memory, TB/s read and written."""
+    """Return a copy within device memory, TB/s read and written."""
     rows = []
     for name, measured, fitted in DEVICE_COPY_TBPS:
         target = load_target(name)
@@ -213,7 +213,7 @@ def exchange_rows() -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How far off the predictions are that were not fitted."""
+    """Return how far off the predictions are that were not fitted."""
     held_out = [row for row in rows if not row.fitted]
     least, _, middle, _, most = five_numbers([row.ratio for row in held_out])
     free = [row for row in held_out if not row.range_fitted]

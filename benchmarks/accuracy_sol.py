@@ -60,7 +60,7 @@ class Product:
 
     @property
     def inside(self) -> bool:
-        """Whether XLA's estimate lies within our range."""
+        """Return whether XLA's estimate lies within our range."""
         return self.low_us <= self.sol_us <= self.high_us
 
 
@@ -72,7 +72,7 @@ def sol_us(instruction: Instruction) -> float | None:
 
 
 def form_of(result: Shape, dtype: str) -> str:
-    """What XLA's tables make of a product of ``dtype`` operands: see :class:`Product`."""
+    """Return what XLA's tables make of a product of ``dtype`` operands: see :class:`Product`."""
     if dtype != "bf16":
         return dtype
     if result.dtype != "bf16":
@@ -81,7 +81,7 @@ def form_of(result: Shape, dtype: str) -> str:
 
 
 def products(module: Module, target: Target) -> Iterator[Product]:
-    """Every matrix product of a module that XLA has a speed-of-light estimate for.
+    """Yield every matrix product of a module that XLA has a speed-of-light estimate for.
 
     Other fusions carry an entry "sol" too, but only a placeholder of 0.001 or 0.01 us.
     """
@@ -116,7 +116,7 @@ def by_size(found: Sequence[Product]) -> str:
 
 
 def outliers(found: Iterable[Product], count: int = 10) -> str:
-    """Those furthest from 1 in either direction."""
+    """Return those furthest from 1 in either direction."""
     worst = sorted(found, key=lambda p: -max(p.ratio, 1 / p.ratio))[:count]
     rows = (
         (
@@ -134,7 +134,7 @@ def outliers(found: Iterable[Product], count: int = 10) -> str:
 
 
 def compiled(step: str, target: Target, out: Path, flags: Sequence[str]) -> CompileResult:
-    """A step of this checkout, compiled."""
+    """Return a step of this checkout, compiled."""
     return compile_step(str(ROOT / step), target, out=out, xla_flags=flags)
 
 

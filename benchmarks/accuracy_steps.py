@@ -120,7 +120,8 @@ ROWS = 16384
 
 
 def stacked_transpose() -> jax.stages.Lowered:
-    """A product is stacked (an async copy within device memory) while the only other work is a transpose of it."""
+    """Return a product is stacked (an async copy within device memory) while the only other work is a transpose of
+    it."""
     square = jax.ShapeDtypeStruct((ROWS, ROWS), jnp.bfloat16)
 
     def body(w: jax.Array, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
@@ -209,22 +210,22 @@ def _fsdp(
 
 
 def llama8b_offload() -> jax.stages.Lowered:
-    """The MLP's activation goes to the host. Attention is plain, with as many key as query heads."""
+    """Return the MLP's activation goes to the host. Attention is plain, with as many key as query heads."""
     return _fsdp(dense.offload_policy(), prevent_cse=False)  # as MaxText has it for scanned layers
 
 
 def llama8b_offload_barrier() -> jax.stages.Lowered:
-    """The same with JAX's default: a barrier holds each backward layer until all its residuals are back."""
+    """Return the same with JAX's default: a barrier holds each backward layer until all its residuals are back."""
     return _fsdp(dense.offload_policy(), prevent_cse=True)
 
 
 def llama8b_fused() -> jax.stages.Lowered:
-    """The same as llama8b_offload with cuDNN's attention."""
+    """Return the same as llama8b_offload with cuDNN's attention."""
     with _without_asking_for_cudnn():
         return _fsdp(dense.offload_policy(), prevent_cse=False, layer_of=_fused_layer)
 
 
 def llama8b_fused_barrier() -> jax.stages.Lowered:
-    """The same as llama8b_offload_barrier with cuDNN's attention."""
+    """Return the same as llama8b_offload_barrier with cuDNN's attention."""
     with _without_asking_for_cudnn():
         return _fsdp(dense.offload_policy(), prevent_cse=True, layer_of=_fused_layer)

@@ -35,7 +35,7 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """What a reader must know of the row."""
+        """Return what a reader must know of the row."""
         if self.fitted:
             return "fitted"
         return "range fitted" if self.range_fitted else "" if self.inside else "outside the range"
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def inside(self) -> bool:
-        """Whether the measured figure lies within the predicted range."""
+        """Return whether the measured figure lies within the predicted range."""
         return self.low <= self.measured <= self.high
 
 
@@ -57,13 +57,13 @@ def number(value: float) -> str:
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def comparison(rows: Iterable[Row]) -> str:
-    """Measured beside predicted, as Markdown."""
+    """Measure beside predicted, as Markdown."""
     header = ("what", "measured", "predicted", "range", "predicted / measured", "")
     return markdown(
         header,
@@ -92,5 +92,5 @@ def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, f
 
 
 def versions(*more: str) -> str:
-    """One line that says what a table was made with."""
+    """Return one line that says what a table was made with."""
     return ", ".join([f"hloinspect {__version__}", f"Python {platform.python_version()}", *more])

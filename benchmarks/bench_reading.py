@@ -28,13 +28,13 @@ UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\
 
 
 def read(path: Path) -> str:
-    """The text of a module, unpacked."""
+    """Return the text of a module, unpacked."""
     data = path.read_bytes()
     return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
 
 
 def best(work: Callable[[], object], iterations: int = ITERATIONS) -> float:
-    """The least processor time that ``work`` took, in seconds."""
+    """Return the least processor time that ``work`` took, in seconds."""
     times = []
     for _ in range(iterations):
         started = time.process_time()
@@ -58,7 +58,7 @@ def rate(size_bytes: int, seconds: float) -> str:
 
 
 def table(paths: list[Path]) -> list[str]:
-    """One row a file."""
+    """Return one row a file."""
     parse = jaxlib_parser()
     rows = [
         "| file | text | transfers | text to transfers | | jaxlib parses | |",

@@ -64,7 +64,7 @@ class Cost:
 
 
 def commands(xprof: str) -> dict[str, list[str]]:
-    """Each contestant's command; the trace's path follows."""
+    """Return each contestant's command; the trace's path follows."""
     return {
         "hloinspect trace": [sys.executable, "-m", "hloinspect", "trace", "--format", "json", "-o", os.devnull],
         "xprof kernel_stats": [xprof, "-c", f"TOOL = 'kernel_stats'{XPROF}"],
@@ -74,7 +74,7 @@ def commands(xprof: str) -> dict[str, list[str]]:
 
 
 def run(command: list[str], trace: Path) -> Cost:
-    """Runs it on a copy of the trace in a folder of its own."""
+    """Run it on a copy of the trace in a folder of its own."""
     with tempfile.TemporaryDirectory(dir=trace.parent) as folder:
         copy = Path(folder) / "host.xplane.pb"
         shutil.copyfile(trace, copy)
@@ -100,13 +100,13 @@ def run(command: list[str], trace: Path) -> Cost:
 
 
 def best(command: list[str], trace: Path, runs: int) -> Cost:
-    """The run with the least CPU time."""
+    """Return the run with the least CPU time."""
     costs = [run(command, trace) for _ in range(runs)]
     return min(costs, key=lambda cost: (bool(cost.error), cost.cpu_s))
 
 
 def write(folder: Path, events: int, host: bool) -> tuple[Path, int]:
-    """The trace, by a process of its own: a child's peak memory begins at its parent's."""
+    """Return the trace, by a process of its own: a child's peak memory begins at its parent's."""
     path = folder / f"{events}.xplane.pb"
     command = [sys.executable, str(ROOT / "benchmarks" / "big_trace.py"), str(path), str(events)]
     done = subprocess.run(command + ["--host"] * host, check=True, capture_output=True, text=True)

@@ -33,7 +33,7 @@ STATS = (
 
 
 def write_trace(path: Path, events: int) -> None:
-    """Writes a synthetic XSpace: every tenth event is a copy."""
+    """Write a synthetic XSpace: every tenth event is a copy."""
     from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     with path.open("wb") as file:
@@ -136,7 +136,7 @@ def read_profile_data(path: str) -> dict[str, int]:
 
 
 def read_protobuf(path: str) -> dict[str, int]:
-    """The protobuf library with the whole schema: what a straightforward reader in Python costs."""
+    """Return the protobuf library with the whole schema: what a straightforward reader in Python costs."""
     from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     events = time_ps = correlations = named = 0

@@ -42,7 +42,7 @@ Bytes = NDArray[np.uint8]
 
 
 def one_step() -> tuple[list[Event], int]:
-    """The events of a steady step, times from its beginning, and how long it is from one step to the next.
+    """Return the events of a steady step, times from its beginning, and how long it is from one step to the next.
 
     Kernels take between 3 and 200 us, the same one the same time in each step.
     """
@@ -67,7 +67,7 @@ def _shifted(event: Event, by_ps: int) -> Event:
 
 
 def write_big_trace(path: Path, events: int, *, host: bool = False) -> int:
-    """Writes the trace; returns how many events it has in all. Steps are whole, so they are as many as fit."""
+    """Write the trace; returns how many events it has in all. Steps are whole, so they are as many as fit."""
     step, step_ps = one_step()
     steps = max(1, events // DEVICES // len(step))
     module = gzip.decompress((FIXTURE / "module.hlo.pb.gz").read_bytes())
@@ -118,7 +118,8 @@ def _annotate(plane: schema.XPlane, begins: Ints, step_ps: int) -> None:
 
 
 def _repeated(plane: schema.XPlane, begins: Ints, per_device: int, per_step: int) -> tuple[bytes, int]:
-    """The plane with the events of each line (those that have a correlation id) once a step, and their number."""
+    """Return the plane with the events of each line (those that have a correlation id) once a step, and their
+    number."""
     correlation = next(n for n, entry in plane.stat_metadata.items() if entry.name == b"correlation_id")
     parts = [schema.XPlane(id=plane.id, name=plane.name).SerializeToString()]
     count = 0

@@ -82,7 +82,7 @@ class Ratio:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured figure lies within the predicted range."""
+        """Return whether the measured figure lies within the predicted range."""
         return None if self.measured is None else self.low <= self.measured <= self.high
 
 
@@ -118,21 +118,21 @@ def compare_copies(measured: Iterable[CopyTime], target: Target) -> list[Ratio]:
 
 
 def compare_step(name: str, times_ms: Sequence[float], prediction: Prediction) -> Ratio:
-    """The median step beside the predicted one, milliseconds."""
+    """Return the median step beside the predicted one, milliseconds."""
     predicted = (prediction.step.time_ps, prediction.low_ps, prediction.high_ps)
     return Ratio(f"{name}: step", "ms", statistics.median(times_ms), *(value / 1e9 for value in predicted))
 
 
 def compare_memory(name: str, peak_bytes: int | None, assigned_bytes: int) -> Ratio:
-    """The allocator's peak beside what XLA assigned, GiB; None where the device does not tell, or an earlier step's
-    peak was higher."""
+    """Return the allocator's peak beside what XLA assigned, GiB; None where the device does not tell, or an earlier
+    step's peak was higher."""
     measured = None if peak_bytes is None else peak_bytes / 2**30
     assigned = assigned_bytes / 2**30
     return Ratio(f"{name}: device memory", "GiB", measured, assigned, assigned, assigned)
 
 
 def names_of(module: Module, transfer: Transfer) -> frozenset[str]:
-    """Every name that a trace may give a transfer: its start's, and those of what the start runs.
+    """Return every name that a trace may give a transfer: its start's, and those of what the start runs.
 
     Under ``lax.scan`` an event carries the name of the copy inside the fusion inside the async computation.
     """
@@ -152,7 +152,8 @@ def names_of(module: Module, transfer: Transfer) -> frozenset[str]:
 def compare_transfers(
     name: str, offload: Offload, prediction: Prediction, traced: Sequence[TracedCopy], steps: int
 ) -> list[Ratio]:
-    """Each transfer's duration (microseconds each) and count a step beside what a trace of ``steps`` steps holds.
+    """Return each transfer's duration (microseconds each) and count a step beside what a trace of ``steps`` steps
+    holds.
 
     A transfer that no event is annotated with has None for its measured duration and 0 for its count.
     """
@@ -180,7 +181,7 @@ def compare_transfers(
 
 
 def to_json(result: Result) -> str:
-    """The result as JSON text, each comparison with its ratio."""
+    """Return the result as JSON text, each comparison with its ratio."""
 
     def entry(ratio: Ratio) -> dict[str, object]:
         return {**asdict(ratio), "ratio": ratio.ratio, "inside": ratio.inside}
@@ -193,7 +194,7 @@ def to_json(result: Result) -> str:
 
 
 def to_markdown(result: Result) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     lines = [f"Target {result.target}, measured on {result.device}. {result.made_with}.", ""]
     for title, ratios in (("Host copies", result.copies), ("Steps", result.steps), ("Transfers", result.transfers)):
         if ratios:
@@ -221,7 +222,7 @@ def rows(ratios: Iterable[Ratio]) -> Iterator[tuple[str, ...]]:
 
 
 def find_gpu() -> Any | None:
-    """The first CUDA device, or None where jax is missing or has none."""
+    """Return the first CUDA device, or None where jax is missing or has none."""
     if not Path("/dev/nvidiactl").exists():  # no driver: the plugin would log at length that it finds no library
         logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL + 1)
     try:
@@ -268,7 +269,7 @@ def measure_copies(device: Any) -> Iterator[CopyTime]:
 
 
 def peak_bytes(device: Any) -> int:
-    """The allocator's highest use so far, which never falls; 0 where the device does not tell."""
+    """Return the allocator's highest use so far, which never falls; 0 where the device does not tell."""
     return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
@@ -292,7 +293,7 @@ def traced_copies(directory: Path) -> list[TracedCopy]:
 
 
 def measure_step(name: str, device: Any, target: Target, out: Path, result: Result) -> None:
-    """Compiles, runs and traces one step of examples/dense.py on the device, and compares."""
+    """Compile, runs and traces one step of examples/dense.py on the device, and compares."""
     import dense
     import jax
 

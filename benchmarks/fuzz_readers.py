@@ -72,7 +72,8 @@ class TooSlow(Exception):
 
 
 def seeds(folders: list[Path]) -> list[bytes]:
-    """The contents of all seed files, unpacked, the small ones only: edits in a small file reach more of the reader."""
+    """Return the contents of all seed files, unpacked, the small ones only: edits in a small file reach more of the
+    reader."""
     files = [*ROOT.glob("fixtures/*/*/module.hlo.*"), *ROOT.glob("tests/data/*.hlo.*")]
     files += [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     found = []
@@ -86,7 +87,7 @@ def seeds(folders: list[Path]) -> list[bytes]:
 
 
 def edit(data: bytes, rng: random.Random) -> bytes:
-    """One random edit."""
+    """Return one random edit."""
     if not data:
         return b"HloModule x"
     at = rng.randrange(len(data))
@@ -141,7 +142,7 @@ def ask_everything(module: Module) -> None:
 
 
 def attempt(data: bytes) -> str:
-    """How one input ended: "refused" or "read". Any other exception goes through."""
+    """Return how one input ended: "refused" or "read". Any other exception goes through."""
     try:
         ask_everything(load_module_bytes(data, "fuzz", max_bytes=1 << 26))
     except InputError:

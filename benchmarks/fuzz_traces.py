@@ -97,7 +97,7 @@ class Counts:
 
 
 def seeds(folders: list[Path]) -> list[bytes]:
-    """The contents of all seeds."""
+    """Return the contents of all seeds."""
     found = [cuda_seed(2), cuda_seed(3, host=False), tpu_seed()]
     for folder in folders:
         found += [path.read_bytes() for path in sorted(folder.rglob("*.xplane.pb")) if path.stat().st_size < 1 << 20]
@@ -114,7 +114,7 @@ def cuda_seed(steps: int, *, host: bool = True) -> bytes:
 
 
 def tpu_seed() -> bytes:
-    """Two steps of a scanned TPU module."""
+    """Return two steps of a scanned TPU module."""
     run = TpuRun(compiled("jax0.12.0.1/v6e_offload_scan"), lambda instruction: 1_000_000)
     run.steps(2)
     return run.bytes()
@@ -124,7 +124,7 @@ def tpu_seed() -> bytes:
 
 
 def edit_bytes(data: bytes, rng: random.Random) -> bytes:
-    """One random edit that knows nothing of the format."""
+    """Return one random edit that knows nothing of the format."""
     if not data:
         return b"\x0a\x00"
     at = rng.randrange(len(data))
@@ -147,7 +147,7 @@ def edit_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def edit_meaning(data: bytes, rng: random.Random) -> bytes:
-    """One random edit of what the trace says; bytes that are no trace are returned as they are."""
+    """Return one random edit of what the trace says; bytes that are no trace are returned as they are."""
     try:
         space = schema.XSpace.FromString(data)
     except DecodeError:
@@ -298,7 +298,7 @@ def _edit_module(space: schema.XSpace, plane: schema.XPlane, line: schema.XLine,
 
 
 def damaged(inputs: list[bytes], rng: random.Random) -> bytes:
-    """One input: a seed with a few edits, or random bytes."""
+    """Return one input: a seed with a few edits, or random bytes."""
     if rng.random() < 0.05:
         start = rng.choice((b"", b"\x0a", b"\x0a\x80", b"\x1f\x8b\x08\x00"))
         return start + rng.randbytes(rng.choice((0, 1, 10, 100, 10_000)))
@@ -312,7 +312,7 @@ def damaged(inputs: list[bytes], rng: random.Random) -> bytes:
 
 
 def attempt(path: Path) -> str:
-    """How one input ended. Any exception but a refusal in one line goes through."""
+    """Return how one input ended. Any exception but a refusal in one line goes through."""
     try:
         report = trace_verb(str(path)).report
     except HloInspectError as error:
@@ -366,7 +366,7 @@ def _varint(value: int) -> bytes:
 
 
 def many(inputs: list[bytes], rng: random.Random, count: int | None, minutes: float) -> Iterator[bytes]:
-    """Damaged inputs: so many, or for as long."""
+    """Damage inputs: so many, or for as long."""
     deadline = time.process_time() + minutes * 60
     made = 0
     while made < count if count is not None else time.process_time() < deadline:

@@ -140,7 +140,7 @@ class Row:
 
 
 def measure(program: Program, target_name: str, out: Path) -> tuple[Row, str]:
-    """Compiles one program; gives its row and the JAX version. Raises HloInspectError where it does not compile."""
+    """Compile one program; gives its row and the JAX version. Raises HloInspectError where it does not compile."""
     from hloinspect.compile.launch import compile_step
     from hloinspect.hardware import load_target
     from hloinspect.hlo.load import load_module

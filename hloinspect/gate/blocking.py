@@ -15,7 +15,7 @@ from hloinspect.rules.rule import ERROR
 OVER_REPORT = frozenset(BLOCKING) - {REFUSED}
 """Those of them that check a report. A step that the compiler refuses has none, and is never judged."""
 
-_NO_ERROR = "here, which alone fails no check"
+_NO_ERROR = "here, which fails a check only by a budget that counts it"
 
 
 @dataclass(frozen=True, slots=True)

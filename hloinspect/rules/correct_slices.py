@@ -51,7 +51,8 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
     first = wrong[0]
     what = numbered(numbers) if numbers else first.instruction
     yield Found(
-        message=f"XLA copies other bytes than the program's index names in {what}; gradients are silently wrong",
+        message=f"XLA copies other bytes than the program's index names in {what}: gradients are wrong, "
+        "without an error",
         remedy=_remedy(evidence, {check.config for check in wrong}),
         transfers=numbers,
         instruction=first.instruction,

@@ -1,4 +1,4 @@
-"""What is different between two answers, in data and in words."""
+"""Differences between two answers, in data and in words."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_other_direction_is_another_transfer(scan: Snapshot) -> None:
     assert [change.kind for change in found.transfers] == [WENT, CAME]
 
 
-def test_a_turn_that_is_peeled_off_a_loop_is_neither_lost_nor_new(scan: Snapshot) -> None:
+def test_an_iteration_that_is_peeled_off_a_loop_is_neither_lost_nor_new(scan: Snapshot) -> None:
     peeled = [group(runs=3, bytes_per_step=6144), group(runs=1, bytes_per_step=2048, loop_depth=0)]
     for before, after in (([group()], peeled), (peeled, [group()])):
         found = difference(holding(scan, *before), holding(scan, *after))
@@ -257,7 +257,7 @@ def test_two_targets_of_one_module_differ_in_time_alone() -> None:
     assert "gone     " not in result.stdout.replace("gone     HLO", "")
 
 
-def test_a_side_without_evidence_is_told_and_is_exit_code_3() -> None:
+def test_a_side_without_evidence_is_reported_and_is_exit_code_3() -> None:
     result = diff(SMALL, SMALL)
     assert result.exit_code == 3
     assert "cannot tell of A: no target was given" in result.stdout

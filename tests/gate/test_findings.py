@@ -1,4 +1,4 @@
-"""Which findings are new: sets of (rule, tensor, place), so that one which went does not hide another which came."""
+"""New findings: sets of (rule, tensor, place), so that one which went does not hide another which came."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def snapshot(report: Report) -> Snapshot:
 
 
 def about(*tensors: str, file: str = "train.py", function: str = "layer") -> tuple[Subject, ...]:
-    """Subjects by ``name``, ``name array``, ``array`` (with a bracket) or "" for no tensor."""
+    """Return subjects by ``name``, ``name array``, ``array`` (with a bracket) or "" for no tensor."""
     found = []
     for text in tensors:
         name, _, array = (f" {text}" if "[" in text and " " not in text else text).partition(" ")
@@ -104,7 +104,7 @@ def test_a_finding_that_grows_by_a_tensor_is_new_for_that_tensor_alone() -> None
 
 
 def test_a_place_that_costs_more_comes_first_and_is_no_difference() -> None:
-    """The place of a finding is that of its costliest transfer; which that is may change."""
+    """Use a finding at several places: its place is that of its costliest transfer, and which that is may change."""
     both = about("hid") + about("q", function="attention")
     before, after = group(subjects=both), group(function="attention", subjects=both)
     assert kinds(before, after) == []
@@ -200,7 +200,8 @@ def tensors_of(groups: Sequence[FindingGroup]) -> set[Tensor]:
 
 
 def expected_new(before: set[Tensor], after: set[Tensor]) -> int:
-    """How many came, one place after the other: by names, and then one for each array that a side has no name of."""
+    """Return how many came, one place after the other: by names, and then one for each array that a side has no name
+    of."""
     count = 0
     for code, function in {tensor[:2] for tensor in after}:
         had, has = ({t[2:] for t in side if t[:2] == (code, function)} for side in (before, after))
@@ -222,7 +223,7 @@ def test_as_many_are_new_as_have_no_counterpart(before: list[FindingGroup], afte
 
 
 def calls_for(count: int) -> int:
-    """How many functions are called to compare so many findings of one place with as many others."""
+    """Return how many functions are called to compare ``count`` findings of one place with as many others."""
     sides = [
         [group(subjects=about(*(f"{side}{n} bf16[{n}]" for n in range(count)), *(f"f32[{n}]" for n in range(count))))]
         for side in "ab"
@@ -327,7 +328,7 @@ def test_a_pass_names_what_is_new_and_what_allows_it(report: Report, tmp_path: P
 
 
 def said(code: str, severity: str, line: int, function: str = "layer") -> FindingInfo:
-    """A finding whose message is its line."""
+    """Return a finding whose message is its line."""
     source = SourceInfo("train.py", line, function)
     return FindingInfo(code, "a-name", severity, f"message {line}", "a remedy", None, None, source, {})
 
@@ -380,7 +381,7 @@ def test_a_broken_tolerance_points_at_what_it_counts(report: Report) -> None:
     assert places == [33, 22, 11]
 
 
-def test_names_of_what_was_lost_tell_findings_without_transfers_apart(report: Report) -> None:
+def test_names_of_what_was_lost_distinguish_findings_without_transfers(report: Report) -> None:
     def lost(*names: str) -> Snapshot:
         found = tuple(
             FindingInfo("HLO309", "a", "error", "m", "r", None, None, None, {"names": [name]}) for name in names
