@@ -41,7 +41,7 @@ class Product:
     """One matrix product: XLA's estimate and ours (central, lowest, highest), in microseconds, and what bounds ours.
 
     ``form`` is ``matrices`` for a bf16 product of two matrices, the one form that XLA has measured tables for; else
-    ``batched``, ``f32 result`` (split along the contracted side, or so asked for) or the operands' type.
+    ``batched``, ``f32 result`` (split along the contracted side, or requested so) or the operands' type.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Product:
 
     @property
     def ratio(self) -> float:
-        """Ours over XLA's."""
+        """Return our time over XLA's."""
         return self.ours_us / self.sol_us
 
     @property
@@ -65,14 +65,15 @@ class Product:
 
 
 def sol_us(instruction: Instruction) -> float | None:
-    """Microseconds of the entry named "sol" in an instruction's backend_config; None where there is none."""
+    """Return the microseconds of the entry named "sol" in an instruction's backend_config, or None where there is
+    none."""
     entries = instruction.backend_config.get("reification_cost", ())
     times = [entry.get("exec_time_us") for entry in entries if isinstance(entry, dict) and entry.get("name") == "sol"]
     return float(times[0]) if times and times[0] else None
 
 
 def form_of(result: Shape, dtype: str) -> str:
-    """Return what XLA's tables make of a product of ``dtype`` operands: see :class:`Product`."""
+    """Return the form of a product of ``dtype`` operands in XLA's tables: see :class:`Product`."""
     if dtype != "bf16":
         return dtype
     if result.dtype != "bf16":
@@ -83,7 +84,7 @@ def form_of(result: Shape, dtype: str) -> str:
 def products(module: Module, target: Target) -> Iterator[Product]:
     """Yield every matrix product of a module that XLA has a speed-of-light estimate for.
 
-    Other fusions carry an entry "sol" too, but only a placeholder of 0.001 or 0.01 us.
+    Other fusions have an entry "sol" too, but only a placeholder of 0.001 or 0.01 us.
     """
     cases = scenarios(target, 1)
     for computation in module.computations.values():
@@ -101,7 +102,7 @@ def products(module: Module, target: Target) -> Iterator[Product]:
 
 
 def by_size(found: Sequence[Product]) -> str:
-    """Ours over XLA's: bf16 products of two matrices by size, the other forms each as a whole."""
+    """Return our times over XLA's: bf16 products of two matrices by size, the other forms each as a whole."""
     plain = [p for p in found if p.form == "matrices"]
     groups = [(label, [p for p in plain if low <= p.cost.matrix_flops < high]) for low, high, label in SIZES]
     forms = sorted({p.form for p in found} - {"matrices"})

@@ -71,7 +71,7 @@ def test_a_report_an_inspection_and_a_compiled_program_are_checked_as_they_are()
 
 
 def local_step() -> None:
-    """Stand for a step."""
+    """Do nothing, in place of a step."""
 
 
 def test_what_is_no_step_says_so() -> None:
