@@ -9,7 +9,7 @@ from hloinspect.hardware.target import Target
 from hloinspect.measure.figures import D2H_RATE, DUPLEX, H2D_RATE, LATENCY, MATMUL, LeftOut, MeasuredFigure
 
 
-def source_of(figure: MeasuredFigure, trace: str) -> str:
+def figure_source(figure: MeasuredFigure, trace: str) -> str:
     """Return a text like ``measured: 468 d2h copies of 5,368,709,120 B ... in TRACE``."""
     return f"measured: {figure.count:,} {figure.what}, in {trace}"
 
@@ -35,7 +35,7 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
         if key in (D2H_RATE, H2D_RATE) and efficiency != 1.0:
             divisor, note = efficiency, f"; divided by the base's efficiency of {efficiency:g}"
         lines += ["", f"[{key}]", f"value = {_number(figure.value / divisor)}"]
-        lines += [f"source = {_quoted(source_of(figure, trace) + note)}"]
+        lines += [f"source = {_quoted(figure_source(figure, trace) + note)}"]
     if both and base.link is not None:
         below = base.link.efficiency
         low, why = below.low / below.value, f"low: as in {base.name}"
@@ -46,7 +46,7 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
         lines += ["", "[link.efficiency]", *_range(min(1.0, low), 1.0, 1.0, source)]
     if MATMUL in by_key:
         figure = by_key[MATMUL]
-        lines += ["", f"[{MATMUL}]", *_range(figure.low, figure.value, figure.high, source_of(figure, trace))]
+        lines += ["", f"[{MATMUL}]", *_range(figure.low, figure.value, figure.high, figure_source(figure, trace))]
     return "\n".join(lines) + "\n"
 
 

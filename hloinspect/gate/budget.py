@@ -98,7 +98,7 @@ def rule_of_metric(metric: str) -> str:
     return match.group(1) if match else ""
 
 
-def counted(metric: str) -> tuple[str, str]:
+def counted_rule(metric: str) -> tuple[str, str]:
     """Return the rule (or the beginning of its code) and the severity that a metric of findings counts; "" is any."""
     code = rule_of_metric(metric)
     return code, "" if code else metric.partition(".")[2]
@@ -116,7 +116,7 @@ def family_of(budget: Budget) -> str:
 
 def counts(metric: str, code: str, severity: str) -> bool:
     """Return whether a metric of findings counts findings of this rule and severity."""
-    rule, wanted = counted(metric)
+    rule, wanted = counted_rule(metric)
     return code.startswith(rule) and wanted in ("", severity)
 
 

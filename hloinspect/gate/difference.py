@@ -75,7 +75,7 @@ class Difference:
         return not (self.transfers or self.findings or any(c.before != c.after for c in self.metrics))
 
 
-def difference(before: Snapshot, after: Snapshot) -> Difference:
+def snapshot_difference(before: Snapshot, after: Snapshot) -> Difference:
     """Return what is different in ``after``."""
     pairs = _matched(before.transfers, after.transfers)
     noise_ms = _SEEN_SHARE * max(before.step_ms or 0.0, after.step_ms or 0.0)
@@ -91,7 +91,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
         metrics=tuple(_metrics(before, after)),
         transfers=tuple(changes),
         findings=finding_changes(before.findings, after.findings),
-        lost=tuple(f"{described(had)} {place(had)}".rstrip() for had, _ in gone),
+        lost=tuple(f"{tensor_group_text(had)} {place(had)}".rstrip() for had, _ in gone),
         lost_runs=sum(runs for _, runs in gone),
     )
 
@@ -99,7 +99,7 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
 # ---- texts
 
 
-def described(group: TransferGroup) -> str:
+def tensor_group_text(group: TransferGroup) -> str:
     """Return a text like ``d2h hid bf16[4,4096,16384]``."""
     shape = f"{group.dtype}[{','.join(map(str, group.shape))}]"
     return " ".join(part for part in (group.direction, group.name, shape) if part)
@@ -114,7 +114,7 @@ def place(group: TransferGroup | FindingGroup | None) -> str:
     return f"{group.file}:{group.line}{inside}" if group.line else f"{group.file}{inside}"
 
 
-def counted(counts: dict[str, int]) -> str:
+def counts_text(counts: dict[str, int]) -> str:
     """Return a text like ``hidden``, or ``3 hidden, 1 exposed``."""
     if len(counts) == 1:
         return next(iter(counts))
@@ -243,7 +243,7 @@ def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
 
 def _change(had: TransferGroup | None, has: TransferGroup | None, noise_ms: float) -> TransferChange | None:
     if had is None and has is not None:
-        return TransferChange(CAME, None, has, (counted(has.verdicts),), has.wait_ms)
+        return TransferChange(CAME, None, has, (counts_text(has.verdicts),), has.wait_ms)
     if has is None and had is not None:
         return TransferChange(WENT, had, None, (), None if had.wait_ms is None else -had.wait_ms)
     assert had is not None
@@ -251,7 +251,7 @@ def _change(had: TransferGroup | None, has: TransferGroup | None, noise_ms: floa
     what = [
         *_loops(had, has),
         *_sizes(had, has),
-        *([f"{counted(had.mechanisms)} -> {counted(has.mechanisms)}"] if _kinds(had) != _kinds(has) else []),
+        *([f"{counts_text(had.mechanisms)} -> {counts_text(has.mechanisms)}"] if _kinds(had) != _kinds(has) else []),
         *_cover(had, has, noise_ms),
     ]
     cost = None if had.wait_ms is None or has.wait_ms is None else has.wait_ms - had.wait_ms
@@ -290,7 +290,7 @@ def _cover(had: TransferGroup, has: TransferGroup, noise_ms: float) -> Sequence[
         word = "verdict"
         if known:
             word = "lost cover" if _badness(has) > _badness(had) else "gained cover"
-        found.append(f"{word}: {counted(had.verdicts)} -> {counted(has.verdicts)}")
+        found.append(f"{word}: {counts_text(had.verdicts)} -> {counts_text(has.verdicts)}")
     if had.wait_ms is not None and has.wait_ms is not None and abs(has.wait_ms - had.wait_ms) > noise_ms:
         from hloinspect.units import time_text
 

@@ -33,17 +33,17 @@ def explanation(found: Difference, show_all: bool = False) -> list[str]:
 
 def transfer_line(change: TransferChange) -> str:
     """Return a line like ``gone     d2h hid bf16[4,4096,16384] x8 (4 GiB a step)   train.py:41 in layer``."""
-    from hloinspect.gate.difference import counted, described, place
+    from hloinspect.gate.difference import counts_text, place, tensor_group_text
     from hloinspect.gate.findings import CAME, CHANGED
 
     group = change.group
-    line = f"{_LABELS[change.kind]:<8} {clean(described(group))}"
+    line = f"{_LABELS[change.kind]:<8} {clean(tensor_group_text(group))}"
     if change.kind == CHANGED:
         line += f": {'; '.join(map(clean, change.what))}"
     else:
         line += f" x{group.runs} ({bytes_text(group.bytes_per_step)} a step"
         if change.kind == CAME:
-            line += f", {clean(counted(group.verdicts))}"
+            line += f", {clean(counts_text(group.verdicts))}"
             line += f", waits {time_text(group.wait_ms)}" if group.wait_ms else ""
         line += ")"
     where = clean(place(group))
@@ -53,14 +53,14 @@ def transfer_line(change: TransferChange) -> str:
 def finding_line(change: FindingChange) -> str:
     """Return a line like ``new      HLO101 error h2d-at-point-of-use: hid   train.py:41``."""
     from hloinspect.gate.difference import place
-    from hloinspect.gate.findings import CHANGED, tensor_text
+    from hloinspect.gate.findings import CHANGED, finding_tensors_text
 
     finding = change.after or change.before
     assert finding is not None
     line = f"{_LABELS[change.kind]:<8} {finding.code} {finding.severity} {finding.name}"
     if change.kind == CHANGED and change.before is not None:
         line += f" (was {change.before.severity})"
-    tensors = clean(tensor_text(finding))
+    tensors = clean(finding_tensors_text(finding))
     line += f": {tensors}" if tensors else f" x{finding.count}" if finding.count > 1 else ""
     return f"{line}   {clean(place(finding))}".rstrip()
 
@@ -106,7 +106,7 @@ def percent_text(change: MetricChange) -> str:
     return f"{share:+.0f} %" if abs(share) >= 10 else f"{share:+.1f} %"
 
 
-def side_text(snapshot: Snapshot) -> str:
+def snapshot_title(snapshot: Snapshot) -> str:
     """Return a text like ``train.py:step on 8 x gb200, predicted``."""
     target = f" on {snapshot.devices} x {clean(snapshot.target)}" if snapshot.target else ""
     return f"{clean(snapshot.step)}{target}, {snapshot.kind}"

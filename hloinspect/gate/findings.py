@@ -96,7 +96,7 @@ def new_count(changes: Sequence[FindingChange], code: str, severity: str) -> int
     )
 
 
-def tensor_text(group: FindingGroup) -> str:
+def finding_tensors_text(group: FindingGroup) -> str:
     """Return the tensors of a group, by name where they have one: ``hid, bf16[8,128]``. It is "" where there are
     none."""
     named = list(dict.fromkeys(s.name or s.array for s in group.subjects or () if s.name or s.array))

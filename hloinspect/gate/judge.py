@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted, counts
+from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted_rule, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
 from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import Report, RuleNotRun
@@ -101,7 +101,7 @@ def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapsho
     """Return the result of a budget of new findings: one that is gone does not compensate for another that came."""
     from hloinspect.gate.findings import new_count
 
-    code, severity = counted(budget.metric)
+    code, severity = counted_rule(budget.metric)
     value = float(new_count(changes.findings, code, severity))
     doubt = doubt_of(report, budget.metric, before)
     status = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
@@ -110,9 +110,9 @@ def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapsho
 
 
 def _difference(before: Snapshot, now: Snapshot) -> Difference:
-    from hloinspect.gate.difference import difference  # not needed without a baseline
+    from hloinspect.gate.difference import snapshot_difference  # not needed without a baseline
 
-    return difference(before, now)
+    return snapshot_difference(before, now)
 
 
 def _unsettled(budget: Budget, status: str, kind: str, reason: str) -> BudgetResult:
@@ -218,7 +218,7 @@ def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
     Rules that need a trace are not expected to run on a prediction. One that could not run for the baseline either is
     missing on both sides. But some rule must have run.
     """
-    code, _ = counted(metric)
+    code, _ = counted_rule(metric)
     lacking = [rule for rule in report.rules_not_run if rule.code.startswith(code)]
     if not lacking:
         return ""

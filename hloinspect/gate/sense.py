@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hloinspect.errors import UsageError
-from hloinspect.gate.budget import FINDINGS, Budget, counted, with_article
+from hloinspect.gate.budget import FINDINGS, Budget, counted_rule, with_article
 from hloinspect.report.schema import Report
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def why_senseless(budget: Budget, left_out: Mapping[str, str], rules: Choice | N
         return ""
     fitting = rules_of(budget.metric)
     running = [rule for rule in fitting if rule.code not in left_out]
-    code, severity = counted(budget.metric)
+    code, severity = counted_rule(budget.metric)
     if not running:
         first = left_out[fitting[0].code]
         return f"{code or 'every rule'} is left out ({first})"
@@ -49,7 +49,7 @@ def rules_of(metric: str) -> list[Rule]:
     """Return the rules that a metric of findings counts."""
     from hloinspect.rules.registry import RULES
 
-    code, _ = counted(metric)
+    code, _ = counted_rule(metric)
     return [rule for rule in RULES if rule.code.startswith(code)]
 
 

@@ -124,7 +124,7 @@ class _Gathered:
             if not len(found.start_ps):
                 continue
             self._count(found)
-            program = gpu.main_program(found, self.joins)
+            program = gpu.main_gpu_program(found, self.joins)
             if program is None:
                 continue
             most = plane.stats.get("memory_bandwidth")
@@ -179,7 +179,7 @@ class _Gathered:
                 self._classified[BY[op.by]] += spent if op.kind != kinds.IGNORED else 0
                 if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
                     self._unattributed += spent
-            program = tpu.main_program(trace, self.joins)
+            program = tpu.main_tpu_program(trace, self.joins)
             if program is not None:
                 device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
                 self._devices += [device] if device is not None else []

@@ -28,7 +28,7 @@ MANY = 0.8
 followed."""
 
 
-def main_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
+def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
     """Return the program that took the most of the GPU's time, among those with host transfers if there are any."""
     time, count = found.spent
     programs = found.table("program")

@@ -161,7 +161,7 @@ def _op_by_name(text: str, name: str, program: int) -> tuple[Op, str]:
     return Op(kinds.COMPUTE, BY_NAME, program, -1, 0, 0, name), half
 
 
-def main_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) -> int | None:
+def main_tpu_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) -> int | None:
     """Return the program that took the most of the TPU's time, among those with host transfers if there are any."""
     time = trace.run_end - trace.run_begin
     times = {int(n): int(time[trace.run_program == n].sum()) for n in np.unique(trace.run_program)}

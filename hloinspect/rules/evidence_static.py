@@ -8,7 +8,7 @@ from hloinspect.offload.events import ANNOTATION
 from hloinspect.rules.advice import WITH_MARKER
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb
+from hloinspect.rules.words import transfers_text, verb
 
 
 def not_scheduled(evidence: Evidence) -> Iterator[Found]:
@@ -84,8 +84,8 @@ def mechanism_lost(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.without_marker
     if numbers:
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} a copy or a kernel: this text has "
-            "lost the marker",
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} a copy or a kernel: this text "
+            "has lost the marker",
             remedy=WITH_MARKER,
             transfers=numbers,
             evidence={"transfers": len(numbers)},
@@ -169,8 +169,8 @@ def unknown_trips(evidence: Evidence) -> Iterator[Found]:
     if inside:
         numbers = tuple(t.id for t in inside)
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} counted once, though in a loop with "
-            "an unknown number of iterations",
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} counted once, though in a loop "
+            "with an unknown number of iterations",
             remedy="make the trip count static, or measure a run",
             transfers=numbers,
             evidence={"loops": len(loops), "transfers": len(numbers)},

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MEASURED, TARGET, TRACE, WARNING, Found, Rule
-from hloinspect.rules.words import described
+from hloinspect.rules.words import transfers_text
 from hloinspect.units import time_text
 
 SLOW_SHARE = 0.7
@@ -61,7 +61,7 @@ def slow_link(evidence: Evidence) -> Iterator[Found]:
     reached = share * rates[worst.direction]
     way = "to the host" if worst.direction == "d2h" else "from the host"
     yield Found(
-        message=f"{described(evidence, numbers)} reached {reached:.3g} GB/s {way} with nothing else on the link; "
+        message=f"{transfers_text(evidence, numbers)} reached {reached:.3g} GB/s {way} with nothing else on the link; "
         f"{target.name} has {rates[worst.direction]:.3g}",
         remedy="bind each process to the CPUs and memory beside its device, check pinned memory and the link's "
         "width; then `hloinspect calibrate` for this machine's own figures",

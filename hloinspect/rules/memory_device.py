@@ -12,7 +12,7 @@ from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import bytes_text, bytes_texts
 
 LATE_SHARE = 1 / 3
@@ -106,8 +106,8 @@ def fetched_early(evidence: Evidence) -> Iterator[Found]:
     size = sum(evidence.infos[number].bytes for number in numbers)
     cost = evidence.wait_ms(waiting) if waiting else None
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched long before the first use and "
-        f"{verb(numbers, 'occupies', 'occupy')} {bytes_text(size)} of device memory until then"
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched long before the first use "
+        f"and {verb(numbers, 'occupies', 'occupy')} {bytes_text(size)} of device memory until then"
         f"{waits(evidence, waiting) if waiting else ''}",
         remedy="fetch where the value is used: call jax.device_put on values that depend on what comes before "
         "(jax.lax.optimization_barrier ties them)",
@@ -153,8 +153,8 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
     first = evidence.infos[numbers[0]]
     layer = first.bytes // max(1, first.tensor.shape[0])
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of layers, "
-        f"fetched at once: {bytes_text(size)} on the device, of which an iteration needs "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of "
+        f"layers, fetched at once: {bytes_text(size)} on the device, of which an iteration needs "
         f"{bytes_text(layer)} of the largest{waits(evidence, numbers)}",
         remedy=scanning(
             evidence, "scan over the stack in host memory, and call jax.device_put on the layer inside the body"

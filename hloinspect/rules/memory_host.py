@@ -9,7 +9,7 @@ from hloinspect.offload.transfers import D2H, HostCopy
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import bytes_text, bytes_texts
 
 POOL_BYTES = 64 << 30
@@ -80,8 +80,8 @@ def zeros_sent(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(t.id for t in found)
     total = sum(t.bytes_per_step for t in found)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'sends', 'send')} a constant: {bytes_text(total)} a "
-        f"step, made on the device first{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'sends', 'send')} a constant: {bytes_text(total)} "
+        f"a step, made on the device first{waits(evidence, numbers)}",
         remedy=f"update jax (0.8.0 or later allocates the stack on the host{BUT_NOT}), or make the array there outside "
         "of the step",
         transfers=numbers,
@@ -115,8 +115,8 @@ def never_read(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(t.id for t in unread)
     total = sum(t.bytes_per_step for t in unread)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} sent to the host, and nothing in the "
-        f"step reads or returns {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} sent to the host, and nothing in "
+        f"the step reads or returns {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
         remedy="take the name out of the offload policy",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),

@@ -11,17 +11,17 @@ GROUPS = {"1": "time", "2": "memory", "3": "correctness", "4": "evidence"}
 _CODE_HEADING = "Example"
 
 
-def group_of(rule: Rule) -> str:
+def rule_subject(rule: Rule) -> str:
     """Return the subject of a rule: time, memory, correctness or evidence."""
     return GROUPS[rule.code[3]]
 
 
-def as_record(rule: Rule) -> dict[str, str]:
+def rule_record(rule: Rule) -> dict[str, str]:
     """Return the rule as `hloinspect rules --format json` lists it."""
     return {"code": rule.code, "name": rule.name, "severity": rule.severity, "summary": rule.summary}
 
 
-def as_markdown(rule: Rule) -> str:
+def page_markdown(rule: Rule) -> str:
     """Return the whole page of one rule."""
     lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", _facts(rule)]
     for heading, text in rule.sections().items():
@@ -30,7 +30,7 @@ def as_markdown(rule: Rule) -> str:
     return "\n".join(lines) + "\n"
 
 
-def as_text(rule: Rule, width: int) -> str:
+def page_text(rule: Rule, width: int) -> str:
     """Return the page for a terminal."""
     lines = [f"{rule.code}  {rule.name}", "", *textwrap.wrap(rule.summary, width), *textwrap.wrap(_facts(rule), width)]
     for heading, text in rule.sections().items():
@@ -46,7 +46,7 @@ def as_text(rule: Rule, width: int) -> str:
 def _facts(rule: Rule) -> str:
     weight = f"{rule.severity}, less where little is lost" if rule.by_cost else rule.severity
     needs = ", ".join(rule.needs) or "nothing"
-    return f"Severity: {weight}. About: {group_of(rule)}. Needs: {needs}."
+    return f"Severity: {weight}. About: {rule_subject(rule)}. Needs: {needs}."
 
 
 def index_markdown() -> str:

@@ -9,7 +9,7 @@ from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
-from hloinspect.rules.words import described, numbered, verb, waits
+from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
 REFETCHED_SHARE = 1.01
@@ -96,7 +96,7 @@ def queued(evidence: Evidence) -> Iterator[Found]:
     stream = f" on the same stream ({first.stream})" if same else ""
     behind = f"transfer {ahead}" if ahead is not None else "others"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'has', 'have')} time enough alone, but "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'has', 'have')} time enough alone, but "
         f"{verb(numbers, 'queues', 'queue')} behind other copies ({numbered(numbers[:1])} behind {behind}{stream})"
         f"{waits(evidence, numbers)}",
         remedy="start copies of one direction at different times: fetch each where it is used, not all at one place",
@@ -143,8 +143,8 @@ def fetched_twice(evidence: Evidence) -> Iterator[Found]:
     ordered = evidence.costliest_first(numbers)
     back = sum(t.bytes_per_step for t in evidence.transfers.values() if t.direction != D2H)
     yield Found(
-        message=f"{described(evidence, ordered)} fetch what others of them fetch too: {bytes_text(extra)} a step more "
-        "come back than were sent",
+        message=f"{transfers_text(evidence, ordered)} fetch what others of them fetch too: {bytes_text(extra)} a step "
+        "more come back than were sent",
         remedy="compile without the flags that pipeline collectives (xla_gpu_enable_pipelined_all_gather and similar): "
         "the second fetch was only seen with them",
         transfers=ordered,

@@ -9,7 +9,7 @@ from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.facts import MEMORY_SHARE
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
 
@@ -70,8 +70,8 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     scanned = tuple(n for n in numbers if evidence.iterations(n) > 1)
     remedy, gain = _without_barrier(evidence, scanned)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization barrier: the "
-        f"backward layer begins when all its residuals are back{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization "
+        f"barrier: the backward layer begins when all its residuals are back{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -152,8 +152,8 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
         if evidence.is_checkpointed(evidence.transfers[numbers[0]].computation):
             remedy += ". If the scanned layer's jax.checkpoint has no prevent_cse=False, give it that first"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched in the iteration of {loop.name} "
-        f"that needs {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched in the iteration of "
+        f"{loop.name} that needs {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -200,7 +200,7 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
             f"{left} are left if XLA's allocator may have all (HLO209)"
         )
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
         f"{verb(numbers, 'it starts', 'they start')}, and the step takes {bytes_text(memory.device_bytes)} of "
         f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * MEMORY_SHARE:.0f} %"
         f"{waits(evidence, numbers)}",

@@ -14,7 +14,7 @@ from hloinspect.rules.advice import scanning
 from hloinspect.rules.causes import ESTIMATOR_FLAG, SCHEDULER, SCHEDULER_FLAG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import time_text
 
 PEELED = "peeled out of a loop whose other iterations are copies"
@@ -70,8 +70,8 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
     why = Counter(why_kernel(evidence, transfer) for transfer in kernels)
     (main, _), *_ = sorted(why.items(), key=lambda each: (-each[1], each[0]))
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'runs as a kernel', 'run as kernels')} over the link, "
-        f"{main}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'runs as a kernel', 'run as kernels')} over the "
+        f"link, {main}{waits(evidence, numbers)}",
         remedy=_KERNEL_REMEDIES[main],
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -165,7 +165,7 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
     if step is not None:
         remedy += f"; at best {time_text(step.ideal_ms)} a step instead of {time_text(step.time_ms)}"
     yield Found(
-        message=f"the latency-hiding scheduler is off ({evidence.scheduler_off}): {described(evidence, numbers)} "
+        message=f"the latency-hiding scheduler is off ({evidence.scheduler_off}): {transfers_text(evidence, numbers)} "
         f"{verb(numbers, 'is', 'are')} not hidden{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,

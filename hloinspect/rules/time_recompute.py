@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hloinspect.offload.transfers import D2H
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import MODULE, PREDICTION, SCHEDULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described
+from hloinspect.rules.words import transfers_text
 from hloinspect.units import time_text
 
 MUCH = 1.25
@@ -49,8 +49,8 @@ def recompute_is_cheaper(evidence: Evidence) -> Iterator[Found]:
         if forward_ms is None or waiting_ms < MUCH * forward_ms:
             continue
         yield Found(
-            message=f"the device waits {time_text(waiting_ms)} a step for {described(evidence, pairs)}, and the loop "
-            f"that makes these values takes {time_text(forward_ms)}",
+            message=f"the device waits {time_text(waiting_ms)} a step for {transfers_text(evidence, pairs)}, and the "
+            f"loop that makes these values takes {time_text(forward_ms)}",
             remedy="compute them again instead (leave the names out of the policy), or make the offload hide first",
             transfers=evidence.costliest_first(pairs),
             gain_ms=waiting_ms - forward_ms,

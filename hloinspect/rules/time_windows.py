@@ -10,7 +10,7 @@ from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
-from hloinspect.rules.words import described, numbered, verb, waits
+from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
 
@@ -66,7 +66,7 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
                 "device, and it does not fit"
             )
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
             f"{verb(numbers, 'it is', 'they are')} started{waits(evidence, numbers)}",
             remedy=remedy,
             transfers=numbers,
@@ -109,7 +109,7 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
         elif not looping:
             remedy = "start the copy earlier, or let it end later: nothing in the step needs it on the host yet"
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
             f"{verb(numbers, 'it is', 'they are')} started{waits(evidence, numbers)}",
             remedy=remedy,
             transfers=numbers,
@@ -145,8 +145,8 @@ def synchronous(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(found)
     waiting = evidence.of_cause(BLOCKING)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'runs', 'run')} on the main stream: the device does "
-        f"nothing else meanwhile{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'runs', 'run')} on the main stream: the device "
+        f"does nothing else meanwhile{waits(evidence, numbers)}",
         remedy="do layout changes and conversions of the value separately from jax.device_put, so that XLA can make "
         "the copy asynchronous",
         transfers=numbers,
@@ -200,7 +200,7 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     if looping and not evidence.is_pipelined and (flag := pipelining(evidence, numbers)):
         hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next iteration of its loop"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'has', 'have')} too little work between start and "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'has', 'have')} too little work between start and "
         f"done: {detail}{waits(evidence, numbers)}",
         remedy=hint,
         transfers=numbers,

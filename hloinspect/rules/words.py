@@ -19,7 +19,7 @@ def numbered(numbers: Sequence[int]) -> str:
     return f"transfers {shown} and {more} more" if more > 0 else f"transfers {shown}"
 
 
-def described(evidence: Evidence, numbers: Sequence[int]) -> str:
+def transfers_text(evidence: Evidence, numbers: Sequence[int]) -> str:
     """Return a text that also says what moves: ``transfer 2 (hid bf16[4,4096,16384], 512 MiB, 8 times a step)``."""
     first = evidence.infos[numbers[0]]
     if len(numbers) > 1:

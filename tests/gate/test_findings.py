@@ -19,7 +19,15 @@ from hloinspect.cli import main
 from hloinspect.gate import findings
 from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
-from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes, new_count, tensor_text
+from hloinspect.gate.findings import (
+    CAME,
+    CHANGED,
+    WENT,
+    FindingChange,
+    finding_changes,
+    finding_tensors_text,
+    new_count,
+)
 from hloinspect.gate.gate import Checked, check_report
 from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, Subject, snapshot_of
@@ -100,7 +108,7 @@ def test_a_tensor_without_a_name_is_known_by_its_type_and_shape() -> None:
 
 def test_a_finding_that_grows_by_a_tensor_is_new_for_that_tensor_alone() -> None:
     (change,) = finding_changes([group()], [group(subjects=about("hid", "q", "bf16[8]"))])
-    assert (change.kind, change.group.count, tensor_text(change.group)) == (CAME, 2, "q, bf16[8]")
+    assert (change.kind, change.group.count, finding_tensors_text(change.group)) == (CAME, 2, "q, bf16[8]")
 
 
 def test_a_place_that_costs_more_comes_first_and_is_no_difference() -> None:
@@ -151,7 +159,7 @@ def test_a_finding_stands_for_one_other_and_that_of_its_name_first(
     before: tuple[str, ...], after: tuple[str, ...], came: str, went: str
 ) -> None:
     changes = finding_changes([group(subjects=about(*before))], [group(subjects=about(*after))])
-    assert {change.kind: tensor_text(change.group) or "nothing" for change in changes} == {
+    assert {change.kind: finding_tensors_text(change.group) or "nothing" for change in changes} == {
         kind: text for kind, text in ((CAME, came), (WENT, went)) if text
     }
     assert new_count(changes, "", "error") == (1 if came else 0)
@@ -164,7 +172,7 @@ def test_an_array_whose_name_got_known_is_that_of_its_severity() -> None:
         group(severity="warning", subjects=about("a bf16[8]")),
     ]
     (change,) = finding_changes(plain, named)
-    assert (change.kind, tensor_text(change.group), change.group.severity) == (CAME, "hid", "error")
+    assert (change.kind, finding_tensors_text(change.group), change.group.severity) == (CAME, "hid", "error")
 
 
 tensors = st.sampled_from(["hid", "q", "k bf16[8]", "m bf16[8]", "bf16[8]", "bf16[9]", ""])
@@ -389,7 +397,7 @@ def test_names_of_what_was_lost_distinguish_findings_without_transfers(report: R
         return snapshot_of(dataclasses.replace(report, findings=found), "step")
 
     changes = finding_changes(lost("hid", "q").findings, lost("hid", "k").findings)
-    assert [(change.kind, tensor_text(change.group)) for change in changes] == [(CAME, "k"), (WENT, "q")]
+    assert [(change.kind, finding_tensors_text(change.group)) for change in changes] == [(CAME, "k"), (WENT, "q")]
 
 
 # ---- baselines that older versions wrote
