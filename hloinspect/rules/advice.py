@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from hloinspect.compile.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES_RIGHT_SINCE
 from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.facts import PIPELINED_FLAG
+from hloinspect.rules.facts_flags import PIPELINED_FLAG
 from hloinspect.units import bytes_text
 
 ALLOCATOR_SHARE = 0.75

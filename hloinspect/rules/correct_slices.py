@@ -8,7 +8,7 @@ from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.advice import WITH_MARKER, is_right_release
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.facts import PIPELINED_FLAG
+from hloinspect.rules.facts_flags import PIPELINED_FLAG
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
 from hloinspect.rules.words import numbered, verb
 

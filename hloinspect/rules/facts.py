@@ -6,50 +6,39 @@ transfer: a step of 126 unrolled layers has a thousand transfers in one computat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hloinspect.compile.versions import comparable, o1_pipelines
 from hloinspect.offload.mechanism import UNKNOWN
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
 from hloinspect.offload.slices import Slices
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
+from hloinspect.rules.facts_buffers import sends_constant, transfers_by_buffer
+from hloinspect.rules.facts_flags import compiled_version, flag_value, optimization_level, pipelining_setting
+from hloinspect.rules.facts_loops import (
+    LoopInfo,
+    innermost_loops,
+    is_peeled,
+    loop_kernels_ms,
+    places_of_loops,
+    work_counts,
+)
+from hloinspect.rules.facts_uses import first_uses, is_stack_of_loop
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
-    from hloinspect.hlo.model import Computation, Module
+    from hloinspect.hlo.model import Module
     from hloinspect.placements.requested import Requested
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
 
-PIPELINED_FLAG = "xla_gpu_enable_pipelined_host_offloading"
-LEVEL = "optimization_level"
 MEMORY_SHARE = 0.8
 """The share of device memory that XLA's latency-hiding scheduler uses (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit: 80
 % of the device's memory, then the slop factor)."""
-
-_FREE = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant", "after-all", "opt-barrier"})
-_PASSES_ON = frozenset({"get-tuple-element", "tuple", "bitcast", "copy", "opt-barrier", "optimization-barrier"})
-_MAX_HOPS = 6
-_COLLECTIVES = tuple(
-    kind + end
-    for kind in ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-    for end in ("", "-start")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LoopInfo:
-    """The innermost loop around a computation: the name of the while, the computation that holds it, and its
-    iterations."""
-
-    name: str
-    computation: str
-    trips: int
 
 
 @dataclass(frozen=True)
@@ -126,11 +115,7 @@ class Facts:
     def has_flag(self, name: str) -> str | None:
         """Return the value that the program was compiled with, or None where it was not given or flags are not
         known."""
-        for flag in self.report.program.flags or ():
-            key, _, value = flag.lstrip("-").partition("=")
-            if key == name:
-                return value or "true"
-        return None
+        return flag_value(self.report.program, name)
 
     @cached_property
     def jax_version(self) -> tuple[int, ...] | None:
@@ -138,10 +123,7 @@ class Facts:
 
         It is the older of jax and jaxlib, since XLA comes with jaxlib.
         """
-        program = self.report.program
-        return min(
-            (found for text in (program.jax, program.jaxlib) if text and (found := comparable(text))), default=None
-        )
+        return compiled_version(self.report.program)
 
     # --- the program
 
@@ -159,14 +141,7 @@ class Facts:
     @cached_property
     def loops(self) -> Mapping[str, LoopInfo]:
         """Return the innermost loop of each computation inside a loop, through calls."""
-        found: dict[str, LoopInfo] = {}
-        for site in self.program.call_sites:  # callers come before callees
-            call = self.module.computations[site.caller].instruction(site.index)
-            if call.opcode == "while":
-                found[site.callee] = LoopInfo(call.name, site.caller, site.times)
-            elif site.caller in found:
-                found[site.callee] = found[site.caller]
-        return found
+        return innermost_loops(self.program)
 
     def iterations(self, number: int) -> int:
         """Return the iterations of the innermost loop around a transfer, 1 outside of loops."""
@@ -199,7 +174,7 @@ class Facts:
         computation."""
         counts = self._work.get(computation)
         if counts is None:
-            counts = self._work[computation] = _work_counts(self.module.computations[computation])
+            counts = self._work[computation] = work_counts(self.module.computations[computation])
         return counts[end] - counts[start + 1] if end > start else 0
 
     @cached_property
@@ -221,46 +196,20 @@ class Facts:
         The place is one in the computation of the done, found through bitcasts and tuples. It is None where nothing
         there uses the value and the root hands it on.
         """
-        by_computation: dict[str, dict[str, set[int]]] = {}
-        for transfer in self.transfers.values():
-            if transfer.direction == H2D and transfer.done is not None and transfer.done_computation is not None:
-                by_computation.setdefault(transfer.done_computation, {})[transfer.done] = {transfer.id}
-        found: dict[int, int | None] = {}
-        for name, dones in by_computation.items():
-            found.update(_first_uses(self.module.computations[name], dones))
-        return found
+        return first_uses(self.module, self.transfers.values())
 
     @cached_property
     def loop_places(self) -> Mapping[str, tuple[int, ...]]:
         """Return the places of the whiles of each computation with loops."""
-        found: dict[str, dict[int, None]] = {}
-        for site in self.program.call_sites:
-            if self.module.computations[site.caller].instruction(site.index).opcode == "while":
-                found.setdefault(site.caller, {})[site.index] = None
-        return {name: tuple(places) for name, places in found.items()}
+        return places_of_loops(self.program)
 
     def feeds_loop_of_layers(self, transfer: Transfer) -> bool:
         """Return whether a copy back outside of loops is a stack of as many layers as its first loop has iterations.
 
         The layers are its leading dimension, and that loop is the first to use it.
         """
-        shape, use = transfer.tensor.shape, self.first_uses.get(transfer.id)
-        if (
-            transfer.direction != H2D
-            or len(shape) < 2
-            or shape[0] < 2
-            or use is None
-            or self.iterations(transfer.id) > 1
-        ):
-            return False
-        computation = self.module.computations[transfer.done_computation or ""]
-        if computation.instruction(use).opcode != "while":
-            return False
-        return any(
-            site.times == shape[0]
-            for site in self.program.call_sites
-            if (site.caller, site.index) == (computation.name, use)
-        )
+        use = self.first_uses.get(transfer.id)
+        return self.iterations(transfer.id) <= 1 and is_stack_of_loop(self.program, transfer, use)
 
     @cached_property
     def bodies_that_send(self) -> Mapping[str, tuple[int, ...]]:
@@ -276,17 +225,7 @@ class Facts:
 
         Return None where the body has more than kernels in it (collectives, loops, calls).
         """
-        from hloinspect.hlo.access import is_free
-        from hloinspect.predict.cost import cost_of
-
-        computation, total = self.module.computations[body], 0.0
-        if computation.ending_in(*_COLLECTIVES) or body in {site.caller for site in self.program.call_sites}:
-            return None
-        for instruction in computation:
-            ends = instruction.start_of or instruction.done_of or instruction.opcode.endswith("-update")
-            if not ends and not is_free(instruction):
-                total += cost_of(self.module, computation, instruction).time_ps(target, scenario)
-        return total * self.program.executions[body] / 1e9
+        return loop_kernels_ms(self.program, body, target, scenario)
 
     def is_never_read(self, transfer: Transfer) -> bool:
         """Return whether nothing in the step reads what a copy to the host has sent.
@@ -301,26 +240,7 @@ class Facts:
 
     def sends_constant(self, transfer: Transfer) -> bool:
         """Return whether a copy to the host sends the broadcast of a constant, made outside of loops."""
-        computation = self.module.computations[transfer.computation]
-        operands = computation.instruction(transfer.start_index).operands
-        if transfer.direction != D2H or not operands or transfer.loop_depth:
-            return False
-        made, _ = self.module.resolve(computation, operands[0])
-        for _hop in range(_MAX_HOPS):
-            if made is None or made.opcode not in ("bitcast", "copy", "reshape") or not made.operands:
-                break
-            made, _ = self.module.resolve(computation, made.operands[0])
-        if made is None:
-            return False
-        if made.opcode == "fusion":
-            body = self.module.computations.get(next(iter(made.called.get("calls", ())), ""))
-            return body is not None and {inner.opcode for inner in body} <= {
-                "broadcast",
-                "constant",
-                "bitcast",
-                "parameter",
-            }
-        return made.opcode == "broadcast"
+        return sends_constant(self.module, transfer)
 
     def is_carried(self, number: int) -> bool:
         """Return whether a copy back inside a loop is only handed on to the next iteration: it was issued one iteration
@@ -335,10 +255,7 @@ class Facts:
     def optimization_level(self) -> int:
         """Return XLA's optimization level that the program was compiled with: a flag, or JAX's configuration, or 0 if
         unknown."""
-        configuration = self.report.program.configuration
-        given = self.has_flag(LEVEL) or (configuration.compile_options.get(LEVEL) if configuration else None) or ""
-        level = given.upper().removeprefix("EFFORT_").removeprefix("O")
-        return int(level) if level.isdecimal() else 0
+        return optimization_level(self.report.program)
 
     @property
     def pipelined_by(self) -> str:
@@ -346,12 +263,7 @@ class Facts:
 
         O1 does so in some versions only.
         """
-        if (self.has_flag(PIPELINED_FLAG) or "").lower() in ("true", "1"):
-            return f"--{PIPELINED_FLAG}"
-        version = self.jax_version
-        if self.optimization_level < 1 or (version is not None and not o1_pipelines(version)):
-            return ""
-        return f"optimization level O{self.optimization_level}"
+        return pipelining_setting(self.report.program)
 
     @cached_property
     def is_pipelined(self) -> bool:
@@ -361,27 +273,7 @@ class Facts:
             return True
         if any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D):
             return True
-        return any(self._is_peeled(written) for written, _ in self.by_buffer.values())
-
-    def _is_peeled(self, written: Sequence[Transfer]) -> bool:
-        """Return whether pipelining has peeled one iteration's writer of a buffer out of the loop, to a place after it.
-
-        Double buffering is different: it peels the first of an odd number of iterations, before a loop with two writers
-        in its body.
-        """
-        looping = [self.loops[t.computation] for t in written if self.iterations(t.id) > 1]
-        outside = [t for t in written if self.iterations(t.id) <= 1]
-        if not looping or not outside:
-            return False
-        if len(set(looping)) == len(looping):
-            return True
-        places = [(loop.computation, self.module.computations[loop.computation].find(loop.name)) for loop in looping]
-        return any(
-            found is not None and found.index < t.start_index
-            for t in outside
-            for computation, found in places
-            if computation == t.computation
-        )
+        return any(is_peeled(self.program, self.loops, written) for written, _ in self.by_buffer.values())
 
     @cached_property
     def at_memory_limit(self) -> bool:
@@ -394,40 +286,4 @@ class Facts:
     @cached_property
     def by_buffer(self) -> Mapping[object, tuple[tuple[Transfer, ...], tuple[Transfer, ...]]]:
         """Return for each host buffer the transfers that write it and those that fetch from it."""
-        found: dict[object, tuple[list[Transfer], list[Transfer]]] = {}
-        for transfer in self.transfers.values():
-            if transfer.buffer is not None:
-                found.setdefault(transfer.buffer, ([], []))[0 if transfer.direction == D2H else 1].append(transfer)
-        return {buffer: (tuple(written), tuple(fetched)) for buffer, (written, fetched) in found.items()}
-
-
-def _work_counts(computation: Computation) -> list[int]:
-    """Return the number of kernels, library calls and loops before each place."""
-    counts = [0]
-    for opcode, _ in computation.outline():
-        works = opcode not in _FREE and not opcode.endswith(("-start", "-done", "-update"))
-        counts.append(counts[-1] + works)
-    return counts
-
-
-def _first_uses(computation: Computation, dones: Mapping[str, set[int]]) -> dict[int, int | None]:
-    found: dict[int, int | None] = {number: None for numbers in dones.values() for number in numbers}
-    carrying: dict[str, set[int]] = dict(dones)
-    for _hop in range(_MAX_HOPS):
-        following: dict[str, set[int]] = {}
-        for index in computation.users_of(carrying):
-            user = computation.instruction(index)
-            numbers = {n for operand in user.operands for n in carrying.get(operand.name, ())}
-            if not numbers or user.name in carrying:
-                continue
-            if user.opcode in _PASSES_ON:
-                if not user.is_root:
-                    following.setdefault(user.name, set()).update(numbers)
-                continue
-            for number in numbers:
-                before = found[number]
-                found[number] = index if before is None else min(before, index)
-        if not following:
-            break
-        carrying = following
-    return found
+        return transfers_by_buffer(self.transfers.values())
