@@ -23,22 +23,22 @@ Examples:
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
 def command(code: str | None, style: str, output: str | None) -> None:
     """List the rules, or show the page of CODE: what it finds, why it matters, what to do, and when not to."""
-    from hloinspect.rules.page import index_markdown, page_markdown, page_text, rule_record
+    from hloinspect.rules.page import as_markdown, as_record, as_text, index_markdown
     from hloinspect.rules.registry import RULES, rule_of
 
     if code is None:
         if style == "markdown":
             emit(index_markdown(), output)
         else:
-            emit(json.dumps([rule_record(rule) for rule in RULES], indent=2) if style == "json" else _table(), output)
+            emit(json.dumps([as_record(rule) for rule in RULES], indent=2) if style == "json" else _table(), output)
         return
     rule = rule_of(code)
     if style == "json":
-        emit(json.dumps({**rule_record(rule), "needs": list(rule.needs), "page": rule.sections()}, indent=2), output)
+        emit(json.dumps({**as_record(rule), "needs": list(rule.needs), "page": rule.sections()}, indent=2), output)
     elif style == "markdown":
-        emit(page_markdown(rule), output)
+        emit(as_markdown(rule), output)
     else:
-        emit(page_text(rule, width(sys.stdout)), output)
+        emit(as_text(rule, width(sys.stdout)), output)
 
 
 def _table() -> str:

@@ -16,12 +16,12 @@ def rule_subject(rule: Rule) -> str:
     return GROUPS[rule.code[3]]
 
 
-def rule_record(rule: Rule) -> dict[str, str]:
+def as_record(rule: Rule) -> dict[str, str]:
     """Return the rule as `hloinspect rules --format json` lists it."""
     return {"code": rule.code, "name": rule.name, "severity": rule.severity, "summary": rule.summary}
 
 
-def page_markdown(rule: Rule) -> str:
+def as_markdown(rule: Rule) -> str:
     """Return the whole page of one rule."""
     lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", _facts(rule)]
     for heading, text in rule.sections().items():
@@ -30,7 +30,7 @@ def page_markdown(rule: Rule) -> str:
     return "\n".join(lines) + "\n"
 
 
-def page_text(rule: Rule, width: int) -> str:
+def as_text(rule: Rule, width: int) -> str:
     """Return the page for a terminal."""
     lines = [f"{rule.code}  {rule.name}", "", *textwrap.wrap(rule.summary, width), *textwrap.wrap(_facts(rule), width)]
     for heading, text in rule.sections().items():

@@ -26,7 +26,7 @@ from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.rules.page import index_markdown, page_markdown, page_text
+from hloinspect.rules.page import as_markdown, as_text, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
 from tests.support.places import ROOT
@@ -65,7 +65,7 @@ def test_a_page_has_its_headings_each_with_text(rule) -> None:  # type: ignore[n
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_committed_page_is_the_docstring(rule) -> None:  # type: ignore[no-untyped-def]
     """Compare with the page that this makes: for CODE, hloinspect rules CODE --format markdown -o docs/rules/CODE.md"""
-    assert (PAGES / f"{rule.code}.md").read_text(encoding="utf-8") == page_markdown(rule)
+    assert (PAGES / f"{rule.code}.md").read_text(encoding="utf-8") == as_markdown(rule)
 
 
 def test_every_rule_is_triggered_and_every_rule_kept_silent_somewhere_in_the_tests() -> None:
@@ -88,7 +88,7 @@ def test_the_committed_table_lists_the_rules_and_no_page_is_left_over() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_page_keeps_to_the_terminal(width: int) -> None:
     for rule in RULES:
-        text = page_text(rule, width)
+        text = as_text(rule, width)
         example = set(rule.sections()["Example"].splitlines())
         assert all(len(line) <= width or line.strip() in example for line in text.splitlines())
 

@@ -227,7 +227,7 @@ class Run:
         for direction, kinds in (("d2h", ("device", "pageable")), ("h2d", ("pageable", "device"))):
             called, launch = _CALLS[direction]
             details = memcpy_details(*kinds, 4, asynchronous=False)
-            event = Event(MAIN, 0, 0, called, name, self._program, details, launch=launch, what="other")
+            event = Event(MAIN, 0, 0, called, name, self._program, details, launch=launch, what="other_copy")
             _, self._host = self._on_main(event, 2 * US)
             self._host += self._speeds.python
 

@@ -102,7 +102,7 @@ def _add_piece(step: OracleStep, running: set[str], length: int) -> None:
     step.collective_exposed_ps += length * (collective and not compute)
     step.busy_d2h_ps += length * ("d2h" in running)
     step.busy_h2d_ps += length * ("h2d" in running)
-    step.other_copies_ps += length * ("other" in running)
+    step.other_copies_ps += length * ("other_copy" in running)
     if not compute and not collective:
         step.exposed_d2h_ps += length * ("d2h" in running)
         step.exposed_h2d_ps += length * ("h2d" in running)
