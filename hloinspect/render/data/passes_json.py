@@ -11,7 +11,7 @@ from hloinspect.passes.census import KINDS, Census, Item
 from hloinspect.passes.difference import Part, TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Trail
-from hloinspect.passes.ledger import Change, Ledger
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
 from hloinspect.report.json import document_json
 
 SCHEMA = "hloinspect.passes/1"
