@@ -35,6 +35,7 @@ from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from tests.hlo.test_agreement import TEXTS, converted, differences
 from tests.support.hlo_samples import ROOT, text_of, zoo_proto, zoo_text
+from tests.support.thorough import examples
 
 MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
@@ -362,7 +363,7 @@ def says_nothing_of_a_platform(module: Module) -> bool:
 
 
 @given(modules())
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(50, 2000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_model_reads_back_as_it_was(module: Module) -> None:
     assume(says_nothing_of_a_platform(module))
     assert list(all_differences(reprinted(module), module)) == []
@@ -377,7 +378,7 @@ def test_any_shape_reads_back_as_it_was(shape: Shape) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
     proto = schema.HloModuleProto.FromString(zoo_proto())
     every = [instruction for computation in proto.computations for instruction in computation.instructions]
@@ -403,7 +404,7 @@ def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_damaged_text_that_can_be_printed_reads_back_as_it_was(data: st.DataObject) -> None:
     text = zoo_text()
     start = data.draw(st.integers(text.index("%add"), len(text) - 1))

@@ -29,6 +29,7 @@ from hloinspect.render.terminal.table import fitted, lines_of
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 from tests.support.places import ROOT
 from tests.support.terminals import on_terminal
+from tests.support.thorough import examples
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 WIDTHS = (60, 80, 100)
@@ -92,7 +93,7 @@ def test_a_loop_has_the_columns_of_all_its_turns_and_shows_one() -> None:
     assert found[1].endswith("busy 40 %")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, 57)), max_size=8), st.booleans())
 def test_a_column_is_filled_to_the_share_of_its_time(spans: list[tuple[int, int]], is_unicode: bool) -> None:
     intervals = tuple(Interval(a, min(57 * 8, a + 8 * b), D2H, D2H, 1) for a, b in ((8 * a, b) for a, b in spans))
@@ -149,7 +150,7 @@ HEAD = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verd
 words = st.text("abc ", min_size=0, max_size=40)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.lists(st.lists(words, min_size=9, max_size=9), max_size=4), st.sampled_from(WIDTHS))
 def test_a_table_keeps_which_its_wait_and_its_verdict_whole(body: list[list[str]], width: int) -> None:
     body = [[row[0][:8], *row[1:6], row[6][:8], row[7][:9], row[8]] for row in body]
