@@ -98,7 +98,15 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def hloinspect() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command in a process of its own: ``hloinspect("targets", "gb200")`` returns code, stdout and stderr."""
+    """Run the command: ``hloinspect("targets", "gb200")`` returns code, stdout and stderr."""
+    from tests.support.commands import run_inside
+
+    return run_inside
+
+
+@pytest.fixture(scope="session")
+def hloinspect_process() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command in a process of its own, where its start, its imports or its environment are what is tested."""
 
     def run(
         *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
