@@ -70,6 +70,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+def pytest_runtest_teardown() -> None:
+    """Let Python look for circles again: a command that ran in this process has stopped it, as it would soon end."""
+    gc.enable()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Note in the report on how many examples a property was tried; dev.py adds them up."""

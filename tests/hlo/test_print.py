@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,7 +40,10 @@ from tests.support.thorough import examples
 
 MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
-    "path", MODULES, ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}"
+    "path",
+    MODULES,
+    ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}",
+    scope="module",  # all tests of one module come together, and it is read once
 )
 
 
@@ -75,16 +79,22 @@ def test_the_zoo_reads_back_as_it_was(module: Module) -> None:
     assert list(all_differences(reprinted(module), module)) == []
 
 
+@functools.lru_cache(maxsize=1)
+def both(path: Path) -> tuple[Module, Module]:
+    """Return a module, and what its printed text spells."""
+    module = load_module(path)
+    return module, reprinted(module)
+
+
 @each_module
 def test_a_fixture_reads_back_as_it_was(path: Path) -> None:
-    module = load_module(path)
-    assert list(all_differences(reprinted(module), module)) == []
+    module, again = both(path)
+    assert list(all_differences(again, module)) == []
 
 
 @each_module
 def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None:
-    module = load_module(path)
-    again = parse_text(print_module(module))
+    module, again = both(path)
     one, other = find_offload(module), find_offload(again)
     assert one.transfers == other.transfers
     assert (one.host_copies, one.host_values) == (other.host_copies, other.host_values)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import subprocess
 from collections.abc import Mapping
@@ -21,5 +20,4 @@ def run_inside(
     imports are those of the tests: what is about them needs a process."""
     with contextlib.chdir(cwd or os.getcwd()):
         result = CliRunner().invoke(main, list(arguments), env=dict(env or {}))
-    gc.enable()  # the command does without: it would soon end
     return subprocess.CompletedProcess(["hloinspect", *arguments], result.exit_code, result.stdout, result.stderr)
