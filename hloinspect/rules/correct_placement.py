@@ -153,7 +153,7 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
     gone = [e.name for e in (audit.entries if audit else ()) if e.kind in wanted and e.outcome == "dropped" and e.name]
     named = f" (not {', '.join(gone[:4])}{', ...' if len(gone) > 4 else ''})" if gone else ""
     yield Found(
-        message=f"{wanted['argument']} arguments and {wanted['result']} results were to be in host memory; {arguments} "
+        message=f"{wanted['argument']} arguments and {wanted['result']} results should be in host memory; {arguments} "
         f"and {results} are{named}",
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
         f"than 0.8.0{BUT_NOT}",
