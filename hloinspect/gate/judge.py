@@ -231,8 +231,8 @@ def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
         return _could_not(lacking[0])
     for rule in lacking:
         expected = kind_of(report) == MEASURED or not rule.reason.startswith(_NOT_STATIC)
-        told_before = before is None or rule.code not in before.rules_not_run
-        if told_before and expected:
+        ran_before = before is None or rule.code not in before.rules_not_run
+        if ran_before and expected:
             return _could_not(rule)
     return ""
 

@@ -87,7 +87,7 @@ def reason_of(
 ) -> Reason:
     """Return the reason of one verdict."""
     if transfer.executions == 0:
-        return Reason("its loop makes no iteration")
+        return Reason("its loop has no iterations")
     if transfer.bytes_per_step > 0 and times.duration_ps == 0:
         return Reason("it lies in a branch of a conditional that the prediction does not take")
     takes_ms = times.duration_ps / transfer.executions / 1e9
@@ -121,10 +121,10 @@ def _short_window(
     alone_ps = around.rates.latency_ps + transfer.bytes / around.rates.alone[transfer.direction]
     if transfer.direction in around.saturated:
         binding = LINK
-        text += "; its direction of the link is busy all the step"
+        text += "; its direction of the link is busy for the whole step"
     elif behind is not None and window is not None and window.ahead_bytes > 0 and alone_ps <= window.length_ps:
         binding = QUEUE
-        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would do"
+        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would be long enough"
     elif transfer.direction == H2D and transfer.done_computation in around.barriers:
         binding = BARRIER
         text += "; a rematerialization barrier holds its layer until all residuals are back"

@@ -83,7 +83,7 @@ def queued(evidence: Evidence) -> Iterator[Found]:
     When the advice does not hold
         If the link is busy for most of the window anyway, spreading does not help: see HLO105 and HLO106.
     Example
-        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms would do for its 9.81 ms.
+        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms is long enough for its 9.81 ms.
     References
         xla/service/gpu/execution_stream_assignment.cc; docs/model.md (queueing); failure U26 of docs/failures.md.
     """

@@ -43,7 +43,7 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
         Use the fetched value later, or fetch it earlier: do other work of the step (gradients of the layer before, the
         optimizer's update of other parameters) between `jax.device_put` and the first use. Where the copies are those
         of a loop, HLO112 says how XLA prefetches them; HLO102 and HLO111 are the two common reasons for copies at the
-        point of use, and have rules of their own.
+        point of use, and have separate rules.
     When the advice does not hold
         Nothing independent is left to do: the first layer of the backward pass needs its residual at once. Then the
         copy costs its time once a step. Keeping that one layer on the device avoids this, if it fits: what is fetched

@@ -185,7 +185,7 @@ def mean(steps: list[StepFigures], name: str) -> float:
     return float(np.mean([getattr(step, name) for step in steps]))
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(whole: MeasuredFile) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(whole: MeasuredFile) -> None:
     for device in whole.devices:
         assert device.typical is not None
         found = overlap(device.typical.timeline())

@@ -130,7 +130,7 @@ def test_a_host_without_a_step_that_counts_is_named(report: Report) -> None:
 # ---- processes
 
 
-def test_processes_come_to_the_same_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
+def test_processes_give_the_same_results_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
     pytest.importorskip("fsspec")
     paths = files_of(profile)[::-1]
     mixed = [paths[0], f"file://{paths[1]}", paths[2]]  # a URL's copy is fetched by the process that reads it
@@ -239,7 +239,7 @@ def bucket(profile: Path) -> Iterator[str]:
     files.rm("/bucket", recursive=True)
 
 
-def test_a_directory_elsewhere_comes_to_the_same_as_a_copy_of_it(
+def test_a_directory_elsewhere_gives_the_same_results_as_a_copy_of_it(
     bucket: str, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -338,7 +338,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_cluster_comes_to_the_same_also_when_a_worker_is_killed_half_way(
+def test_a_cluster_gives_the_same_results_also_when_a_worker_is_killed_half_way(
     cluster: Any, broken: Path, tmp_path: Path
 ) -> None:
     expected = measure_files(files_of(broken), jobs=1)

@@ -118,7 +118,7 @@ def test_verdicts_follow_the_covered_share(report: Report) -> None:
         assert transfer.verdict == expected
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_path: Path) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(slow: Path, tmp_path: Path) -> None:
     other = write_trace(trace_of(played(SCAN, 3), SCAN), tmp_path / "scan.xplane.pb")
     for device in (*measure_file(slow).devices, *measure_file(other).devices):
         assert device.typical is not None
@@ -161,7 +161,7 @@ def test_an_expected_module_is_known_in_text_and_proto_and_another_is_reported(s
 
 
 @pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
-def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, version: str) -> None:
+def test_what_is_scheduled_has_one_hash_however_it_is_printed(root: Path, version: str) -> None:
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))

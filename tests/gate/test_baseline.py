@@ -264,7 +264,7 @@ def test_an_empty_baseline_has_no_entry_for_anything(snapshot: Snapshot, tmp_pat
 # ---- traces
 
 
-def test_a_trace_is_held_against_a_baseline_of_its_own_kind(tmp_path: Path, corpus: Path) -> None:
+def test_a_trace_is_compared_with_a_baseline_of_the_same_kind(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "baseline.json"
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
     options = ("--as", "step", "--baseline", path)

@@ -269,7 +269,7 @@ def test_an_update_does_not_replace_the_entry_of_another_folder(elsewhere: list[
     assert f"this is {elsewhere[other].parent.name}/step.hlo.gz (folder " in refused.stderr
     assert "--as step.hlo.gz" in refused.stderr
     assert Path("b.json").read_bytes() == recorded
-    # Another machine has the file elsewhere: what is compared goes by the name.
+    # Another machine has the file elsewhere: the name decides what is compared.
     assert check(elsewhere[other], *options).exit_code == 0
     # Whoever gives the name says which step it is.
     assert check(elsewhere[other], *options, "--as", "other", "--update-baseline").exit_code == 0

@@ -62,7 +62,7 @@ def amplifies_rounding(what: Schedule, machine: bf.Machine) -> bool:
     """Return whether rates that differ by a rounding error give another exact result.
 
     Some loops do so: with fair queueing an iteration may double a difference that the one before has left, without end.
-    No simulator that computes with floating-point numbers can come to the exact result there.
+    No simulator that computes with floating-point numbers can give the exact result there.
     """
     factor = 1 + Fraction(1, 1 << 44)
     exact = bf.brute_force(what, machine)
@@ -188,7 +188,7 @@ def schedules(draw: Any, depth: int = 3, always_awaited: bool = False, max_trips
 
 @settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(), machines)
-def test_a_folded_schedule_comes_to_the_same_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
+def test_a_folded_schedule_gives_the_same_result_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
     assert differences(what, machine) == []
 
 
