@@ -36,7 +36,7 @@ def with_link(target: Target, spec: str) -> Target:
 
     Raises TargetError for anything else: another unit, one direction only, zero, negative or not finite.
     """
-    d2h, h2d = _rates(spec)
+    d2h, h2d = rates_of(spec)
     source = f"given by --link {spec.strip()}"
     link = target.link or _bare_link(source)
     host = link.host_bytes_per_s
@@ -56,8 +56,8 @@ def with_link(target: Target, spec: str) -> Target:
     )
 
 
-def _rates(spec: str) -> tuple[float, float]:
-    """Return the rates (d2h, h2d) in bytes a second."""
+def rates_of(spec: str) -> tuple[float, float]:
+    """Return the rates (d2h, h2d) in bytes a second. Raises TargetError."""
     if "=" not in spec:
         rate = _rate(spec, spec)
         return rate, rate

@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from hloinspect.decoding import Called, Fault, Line, Positive, decode, parse_toml
+from hloinspect.decoding import Bounds, Called, Fault, Line, Pattern, decode, parse_toml
 from hloinspect.errors import UsageError, printable
+from hloinspect.hardware.layout import MOST_DEVICES, TOPOLOGY_FORM
 from hloinspect.kinds import Severity
 from hloinspect.rules.choice import Choice, checked_codes, checked_severity
+
+Devices = Annotated[int, Bounds(1, MOST_DEVICES, f"a whole number from 1 to {MOST_DEVICES:,}")]
+Topology = Annotated[str, Pattern(TOPOLOGY_FORM, "a topology such as 2x16x4")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +30,8 @@ class StepTable:
     name: Line | None = None
     target: Line | None = None
     targets: tuple[Line, ...] = ()
-    devices: Positive | None = None
-    topology: Line | None = None
+    devices: Devices | None = None
+    topology: Topology | None = None
     link: Line | None = None
     xla_flags: tuple[Line, ...] = ()
     flags_from: Line | None = None
