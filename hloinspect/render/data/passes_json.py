@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hloinspect._version import __version__
 from hloinspect.kinds import Direction, ItemKind
 from hloinspect.passes.census import KINDS, Census, Item
-from hloinspect.passes.difference import Difference, Part
+from hloinspect.passes.difference import Part, TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Trail
-from hloinspect.passes.ledger import Change, Ledger, words
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
 from hloinspect.report.json import document_json
 
 SCHEMA = "hloinspect.passes/1"
@@ -95,7 +95,7 @@ class ChangeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDifference:
+class TextDifferenceInfo:
     """What one pass did to instructions that have to do with the host (``--diff``)."""
 
     before: PassInfo
@@ -191,7 +191,7 @@ class PassesAnswer:
     quiet: int
     """Number of texts in which none did."""
 
-    differences: tuple[TextDifference, ...] | None
+    differences: tuple[TextDifferenceInfo, ...] | None
     """What the requested passes did, line by line; null where none was requested."""
 
     trail: TrailInfo | None
@@ -199,7 +199,7 @@ class PassesAnswer:
 
 
 def to_json(
-    ledger: Ledger, source: str, differences: tuple[Difference, ...] | None = None, trail: Trail | None = None
+    ledger: Ledger, source: str, differences: tuple[TextDifference, ...] | None = None, trail: Trail | None = None
 ) -> str:
     """Return a ledger as JSON text, with the differences and the trail that were requested."""
     dump = ledger.dump
@@ -242,11 +242,11 @@ def _census(census: Census) -> CensusInfo:
 
 def _change(change: Change) -> ChangeInfo:
     counts = {kind: CountChange(_count(change.before, kind), _count(change.after, kind)) for kind in change.kinds}
-    return ChangeInfo(*_place(change.text), words(change), change.dropped, counts)
+    return ChangeInfo(*_place(change.text), change_sentences(change), change.dropped, counts)
 
 
-def _difference(found: Difference) -> TextDifference:
-    return TextDifference(_pass(found.before), _pass(found.after), found.parts, found.left_out)
+def _difference(found: TextDifference) -> TextDifferenceInfo:
+    return TextDifferenceInfo(_pass(found.before), _pass(found.after), found.parts, found.left_out)
 
 
 def _trail(trail: Trail) -> TrailInfo:
