@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hloinspect.cli.numbers import DEVICES, SECONDS, TOPOLOGY
 from hloinspect.cli.options import compiling_options
 from hloinspect.options import Production
 
@@ -30,8 +31,10 @@ Examples:
 @click.command("compile", epilog=EPILOG)
 @click.argument("step")
 @click.option("--target", "target_name", required=True, help="Hardware to compile for: a name or a TOML file.")
-@click.option("--devices", type=int, help="How many devices. Default: 1.")
-@click.option("--topology", help="GPU: NVLink domains x hosts x devices per host, e.g. 2x16x4. TPU: e.g. v6e:4x4.")
+@click.option("--devices", type=DEVICES, help="How many devices. Default: 1.")
+@click.option(
+    "--topology", type=TOPOLOGY, help="GPU: NVLink domains x hosts x devices per host, e.g. 2x16x4. TPU: e.g. v6e:4x4."
+)
 @click.option(
     "--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="An XLA flag, name=value. May be repeated."
 )
@@ -40,9 +43,7 @@ Examples:
     "-o", "--output", type=click.Path(path_type=Path), help="Directory for the files. Default: <function>-<target>."
 )
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=1800.0, show_default=True, help="Seconds."
-)
+@click.option("--timeout", type=SECONDS, default=1800.0, show_default=True, help="Seconds.")
 @click.option("-v", "--verbose", is_flag=True, help="When it fails, print the whole traceback too.")
 def command(
     step: str,

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from hloinspect.cli.numbers import DEVICES, TOPOLOGY
 from hloinspect.options import Production, cache_folder
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
@@ -28,11 +29,12 @@ def judging_options(function: Decorated) -> Decorated:
             click.option(
                 "--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s."
             ),
+            click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on."),
             click.option(
-                "--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on."
-            ),
-            click.option(
-                "--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+                "--topology",
+                type=TOPOLOGY,
+                metavar="PxHxD",
+                help="NVLink domains x hosts x devices a host, such as 2x16x4.",
             ),
             click.option(
                 "--xla-flag",

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit, width
+from hloinspect.cli.numbers import DEVICES, TOPOLOGY
 from hloinspect.cli.options import Progress, output_options, production_options
 from hloinspect.options import Production
 
@@ -28,8 +29,10 @@ Examples:
 @click.command("passes", epilog=EPILOG)
 @click.argument("source", metavar="STEP|DUMPDIR")
 @click.option("--target", metavar="NAME", help="Hardware to compile a step for: a name or a TOML file.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
-@click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
+@click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
+@click.option(
+    "--topology", type=TOPOLOGY, metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+)
 @click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for compiling; repeatable.")
 @production_options
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the texts of a step in DIR.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import emit, width
+from hloinspect.cli.numbers import DEVICES, JOBS, SECONDS, TOKENS, TOPOLOGY
 from hloinspect.cli.options import Progress, compiling_options
 from hloinspect.errors import UsageError
 from hloinspect.options import Production
@@ -43,8 +44,10 @@ EXIT_NONE = 1
 @click.option("--time", "time_text", metavar="TIME", default="10m", show_default=True, help="What --search may take.")
 @click.option("--tensors", is_flag=True, help="Tell for each offloaded tensor what it buys: two compilations each.")
 @click.option("--target", "targets", metavar="NAME,NAME", help="Hardware to compile and judge for.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
-@click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
+@click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
+@click.option(
+    "--topology", type=TOPOLOGY, metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+)
 @click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for every point; repeatable.")
 @click.option(
     "--link", "links", multiple=True, metavar="RATE,RATE", help="Host link; with several, every point under each."
@@ -56,10 +59,8 @@ EXIT_NONE = 1
     "--memory", metavar="PERCENT", default="100%", show_default=True, help="Share of device memory for the step."
 )
 @click.option("--samples", metavar="N|AXIS", help="Samples a step, or the axis that says it. Default: batch.")
-@click.option("--tokens", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Tokens a sample.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Compile so many at once. Default: by cores and memory."
-)
+@click.option("--tokens", type=TOKENS, metavar="N", help="Tokens a sample.")
+@click.option("--jobs", type=JOBS, metavar="N", help="Compile so many at once. Default: by cores and memory.")
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling writes, a folder a point."
 )
@@ -213,7 +214,7 @@ def seconds_of(text: str) -> float:
         seconds = float(text[:-1]) * units[text[-1:]]
     except (KeyError, ValueError):
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
+    if not SECONDS.least <= seconds <= SECONDS.most:
         raise UsageError(f"--time {text}: write a time such as 10m, 90s or 1h")
     return seconds
 
@@ -226,6 +227,6 @@ def samples_of(text: str | None) -> tuple[float | None, str | None]:
         number = float(text)
     except ValueError:
         return None, text
-    if not 0 < number < float("inf"):
+    if not TOKENS.least <= number <= TOKENS.most:
         raise UsageError(f"--samples {text}: write how many samples a step has")
     return number, None

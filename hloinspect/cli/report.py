@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hloinspect.cli.numbers import JOBS
 from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
 from hloinspect.errors import UsageError
 
@@ -37,7 +38,7 @@ EXIT_UNKNOWN = 3
 @click.option("--target-b", metavar="NAME", help="Hardware for a second INPUT where it is another than the first's.")
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--expect", metavar="MODULE", help="Of a trace: say whether this is what ran (see `hloinspect trace`).")
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Of a trace of many hosts: processes.")
+@click.option("--jobs", type=JOBS, metavar="N", help="Of a trace of many hosts: processes.")
 @click.option("--allow-broken", is_flag=True, help="Of a trace of many hosts: go without files that cannot be read.")
 @rule_options
 def command(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hloinspect.cli.console import emit_report
+from hloinspect.cli.numbers import DEVICES, JOBS, TOPOLOGY
 from hloinspect.cli.options import Progress, report_options, rule_options
 from hloinspect.cli.timelines import STYLES, emit_timeline, measured_picture
 
@@ -26,14 +27,16 @@ EXIT_UNKNOWN = 3
 @click.argument("input", metavar="INPUT")
 @click.option("--target", metavar="NAME", help="Predict for this hardware too, and show both (`hloinspect targets`).")
 @click.option("--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
-@click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
+@click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
+@click.option(
+    "--topology", type=TOPOLOGY, metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+)
 @click.option(
     "--expect",
     metavar="MODULE",
     help="Say whether this is what ran: a directory of `hloinspect compile`, its manifest, or an HLO file.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes, one file each (many hosts).")
+@click.option("--jobs", type=JOBS, metavar="N", help="Processes, one file each (many hosts).")
 @click.option("--scheduler", metavar="ADDRESS", help="Measure the files on the Dask cluster of tcp://HOST:PORT.")
 @click.option("--allow-broken", is_flag=True, help="Answer without files that cannot be read: no exit code 3 for them.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer, host, device and step that was set aside.")

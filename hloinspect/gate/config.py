@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hloinspect.errors import UsageError
+from hloinspect.errors import TargetError, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
+from hloinspect.hardware.link import rates_of
 from hloinspect.options import Production
 from hloinspect.rules.config import Project, find_project
 
@@ -73,6 +74,11 @@ def _steps(project: Project, number: int, folder: Path, budgets: tuple[Budget, .
     table, home, key = project.table.step[number], project.file.parent, f"step[{number}]"
     if table.target is not None and table.targets:
         raise UsageError(f"{project.where(key)} has both target and targets")
+    if table.link is not None:
+        try:
+            rates_of(table.link)
+        except TargetError as error:
+            raise UsageError(f"{project.where(f'{key}.link')}: {error}") from None
     own = budgets if table.budget is None else _budgets(table.budget, project.where(f"{key}.budget"))
     source = _source(table.step, home, folder)
     files = (table.flags_from, table.autotune_results, table.pgle)

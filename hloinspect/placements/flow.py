@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from hloinspect.decoding import MOST_WHOLE, Bounds, Count, Fault, decode, newer_version
-from hloinspect.inputs.manifest import OLDER_KEYS, Manifest, not_whole
 from hloinspect.kinds import Direction, PlacementBy, RequestedFrom
 from hloinspect.offload.transfer import D2H, H2D
+
+if TYPE_CHECKING:
+    from hloinspect.inputs.manifest import Manifest
 
 Number = Annotated[int, Bounds(-1, MOST_WHOLE, "a whole number of -1 or more")]
 """The place of an argument among those of the compiled step, -1 of one that the step does not use."""
@@ -400,6 +402,8 @@ def placements_to_json(placements: Placements) -> dict[str, object]:
 def requested_in(manifest: Manifest, path: Path) -> RequestedRecord | None:
     """Return what a manifest says of requests, None where it says nothing. Raises InputError, which names ``path`` and
     the field."""
+    from hloinspect.inputs.manifest import not_whole
+
     if not manifest.requested:
         return None
     try:
@@ -410,6 +414,8 @@ def requested_in(manifest: Manifest, path: Path) -> RequestedRecord | None:
 
 def read_requested(data: Mapping[str, object], newer: str = "") -> RequestedRecord:
     """Return what ``placements_to_json`` wrote, and what else a manifest has under ``requested``. Raises Fault."""
+    from hloinspect.inputs.manifest import OLDER_KEYS
+
     record = decode(dict(data), RequestedRecord, newer=newer, older=OLDER_KEYS)
     for number, request in enumerate(record.requests):
         if request.of is not None and not 0 <= request.of < len(record.requests):

@@ -131,11 +131,11 @@ def test_no_input_and_no_steps_is_wrong_use(tmp_path: Path, monkeypatch: pytest.
         ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 'a'\ntargets = ['b']", "both target and targets"),
         (
             "[[tool.hloinspect.step]]\nstep = 'x'\ndevices = 0",
-            "devices: expected a whole number of 1 or more, found 0",
+            "devices: expected a whole number from 1 to 10,000,000, found 0",
         ),
         (
             "[[tool.hloinspect.step]]\nstep = 'x'\ndevices = true",
-            "devices: expected a whole number of 1 or more, found true",
+            "devices: expected a whole number from 1 to 10,000,000, found true",
         ),
         ("[[tool.hloinspect.step]]\nstep = 'x'\nxla_flags = 'a'", "step[0].xla_flags: expected a list, found 'a'"),
         ("[[tool.hloinspect.step]]\nstep = 'x'\nlinks = 'a'", "step[0]: unknown key 'links': did you mean link?"),
