@@ -17,8 +17,8 @@ import tomllib
 import types
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Annotated, Any, Final, Literal, NotRequired, Protocol, TypeVar, Union, get_args, get_origin
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as _type_hints
 
 from hloinspect._version import __version__
@@ -105,77 +105,76 @@ def shown(value: object) -> str:
 # ---- rules of single fields
 
 
-class Rule(Protocol):
-    """What a value must be beside its type. A rule meets values before their types are checked, and has nothing to say
-    of a value of another type."""
+class Rule:
+    """What a value must be beside its type; by itself only what an error calls the value. A rule meets values before
+    their types are checked, and has nothing to say of a value of another type.
 
-    @property
-    def expected(self) -> str:
-        """What is expected, as in "expected a whole number of 0 or more"; "" where the type says it."""
+    ``expected`` is what is expected, as in "expected a whole number of 0 or more"; "" where the type says it. (Rules
+    are no dataclasses: every command makes them, and most need none.)
+    """
+
+    __slots__ = ("expected",)
+
+    def __init__(self, expected: str = "") -> None:
+        self.expected = expected
 
     def fault(self, value: object) -> Fault | None:
         """Return what is wrong, with a path from the value on, or None."""
 
+    def other(self, value: object) -> Fault:
+        """Return the fault that a value is not what is expected."""
+        return Fault("", f": expected {self.expected}, found {shown(value)}")
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+
+class Bounds(Rule):
     """A number from ``least`` to ``most``."""
 
-    least: float
-    most: float
-    expected: str
+    __slots__ = ("least", "most")
+
+    def __init__(self, least: float, most: float, expected: str) -> None:
+        super().__init__(expected)
+        self.least, self.most = least, most
 
     def fault(self, value: object) -> Fault | None:
         """Return what is wrong with a number."""
         if isinstance(value, bool) or not isinstance(value, int | float) or self.least <= value <= self.most:
             return None
-        return Fault("", f": expected {self.expected}, found {shown(value)}")
+        return self.other(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Rule):
     """Text that a regular expression matches as a whole."""
 
-    pattern: str
-    expected: str
+    __slots__ = ("pattern",)
+
+    def __init__(self, pattern: str, expected: str) -> None:
+        super().__init__(expected)
+        self.pattern = pattern
 
     def fault(self, value: object) -> Fault | None:
         """Return what is wrong with a text."""
-        if not isinstance(value, str) or re.fullmatch(self.pattern, value):
-            return None
-        return Fault("", f": expected {self.expected}, found {shown(value)}")
+        return self.other(value) if isinstance(value, str) and not re.fullmatch(self.pattern, value) else None
 
 
-@dataclass(frozen=True, slots=True)
-class OneLine:
+class OneLine(Rule):
     """Text that is not blank and that a terminal can show on one line."""
 
-    expected: str = "one line of text"
+    __slots__ = ()
 
     def fault(self, value: object) -> Fault | None:
         """Return what is wrong with a text."""
-        if not isinstance(value, str) or (value.strip() and value.isprintable()):
-            return None
-        return Fault("", f": expected {self.expected}, found {shown(value)}")
+        fits = not isinstance(value, str) or (value.strip() and value.isprintable())
+        return None if fits else self.other(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
-    """A value that an error calls by these words, where its type does not say enough."""
-
-    expected: str
-
-    def fault(self, value: object) -> Fault | None:
-        """Return None: the type is all that there is to check."""
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Rule):
     """A map that has at least these keys, or none at all where it may be empty."""
 
-    keys: tuple[str, ...]
-    or_empty: bool = False
-    expected: str = ""
+    __slots__ = ("keys", "or_empty")
+
+    def __init__(self, keys: Sequence[str], or_empty: bool = False) -> None:
+        super().__init__()
+        self.keys, self.or_empty = keys, or_empty
 
     def fault(self, value: object) -> Fault | None:
         """Return which key is missing."""
@@ -190,7 +189,7 @@ Positive = Annotated[int, Bounds(1, MOST_WHOLE, "a whole number of 1 or more")]
 NonNegative = Annotated[float, Bounds(0, 1e18, "an amount of 0 or more")]
 """Milliseconds, seconds or GB/s. Far more than any, and a sum or a percentage of it is still finite."""
 
-Line = Annotated[str, OneLine()]
+Line = Annotated[str, OneLine("one line of text")]
 _ANY_WHOLE = Bounds(-MOST_WHOLE, MOST_WHOLE, "a whole number of 19 digits at most")
 
 
@@ -327,7 +326,7 @@ def _stripped(hint: Any) -> tuple[Any, tuple[Rule, ...]]:
     """Return a type without what is said about it, and the rules that were said."""
     rules: tuple[Rule, ...] = ()
     while get_origin(hint) is Annotated:
-        rules = (*rules, *(mark for mark in hint.__metadata__ if hasattr(mark, "fault")))
+        rules = (*rules, *(mark for mark in hint.__metadata__ if isinstance(mark, Rule)))
         hint = get_args(hint)[0]
     return hint, rules
 

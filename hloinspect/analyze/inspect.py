@@ -22,7 +22,7 @@ from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions, Production
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
-from hloinspect.report.build import build_report, peak_info
+from hloinspect.report.build import build_report
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, Unknown
 
 if TYPE_CHECKING:
@@ -322,6 +322,6 @@ def _memory(loaded: Loaded, target: Target | None, used: Memory | None) -> Memor
         device_limit_bytes=int(target.hbm_bytes.value) if target else None,
         host_limit_bytes=host_limit,
         source=source,
-        peak=peak_info(used.peak) if used is not None and used.peak is not None else None,
+        peak=used.peak if used is not None else None,
         backward=used.backward if used is not None else None,
     )

@@ -74,10 +74,20 @@ class Budget:
     """
 
     text: str
+    """The budget as it was written."""
+
     metric: str
+    """What it limits."""
+
     op: BudgetOp
+    """``=`` for a limit, ``+`` for a tolerance over the baseline."""
+
     limit: float
+    """The limit or the tolerance, in ``unit``."""
+
     unit: BudgetUnit
+    """``ms``, ``bytes``, ``count``, or ``%``: of the step's time or of the memory there is for ``=``, of the baseline's
+    value for ``+``."""
 
     @property
     def needs_baseline(self) -> bool:

@@ -28,9 +28,16 @@ class MetricChange:
     """A figure on both sides; ``unit`` is ms, bytes or count. None where a side does not know it."""
 
     metric: str
+    """Name of the figure."""
+
     before: float | None
+    """Its value on the first side; null where that does not know it."""
+
     after: float | None
+    """Its value on the second side; null where that does not know it."""
+
     unit: MetricUnit
+    """Unit of both values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,19 @@ class TransferChange:
     exposed``). ``cost_ms`` is what the step waits more for it, None where a side does not tell."""
 
     kind: ChangeKind
+    """Whether the group came, went or changed."""
+
     before: TransferGroup | None
+    """The group on the first side."""
+
     after: TransferGroup | None
+    """The group on the second side."""
+
     what: tuple[str, ...]
+    """What changed, a few words each (``lost cover: hidden -> exposed``)."""
+
     cost_ms: float | None
+    """By how much the step waits longer for it; null where a side does not show it."""
 
     @property
     def group(self) -> TransferGroup:

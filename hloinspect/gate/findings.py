@@ -23,8 +23,13 @@ class FindingChange:
     as ``count``."""
 
     kind: ChangeKind
+    """Whether the findings came, went or changed their severity."""
+
     before: FindingGroup | None
+    """The group on the first side, with only the subjects that came, went or changed."""
+
     after: FindingGroup | None
+    """The group on the second side, with only the subjects that came, went or changed."""
 
     @property
     def group(self) -> FindingGroup:

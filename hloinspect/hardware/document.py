@@ -5,29 +5,26 @@ A built-in target is held to these types by the tests, a user's file when it is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
-from hloinspect.decoding import Complete, Fault, Line, Positive, shown
+from hloinspect.decoding import Complete, Fault, Line, Positive, Rule, shown
+from hloinspect.hardware.target import LEAST_RATE, MOST_RATE
 from hloinspect.kinds import Platform
-
-LEAST_RATE: Final = 1e6
-MOST_RATE: Final = 1e24
-"""Bytes or operations a second of anything that is hardware: what is slower takes longer than can be counted."""
 
 _LEAST_US = 1e-6
 _MOST_US = 1e9
 _LEAST_SHARE = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Rule):
     """A figure from ``least`` to ``most``: a number, or a table with a ``value`` and perhaps a ``low`` and a ``high``
     around it."""
 
-    least: float
-    most: float
-    expected: str = ""
+    __slots__ = ("least", "most")
+
+    def __init__(self, least: float, most: float) -> None:
+        super().__init__()
+        self.least, self.most = least, most
 
     def fault(self, value: object) -> Fault | None:
         """Return what is wrong with a figure."""
@@ -94,11 +91,10 @@ Dtype = Literal[
 finds its peak."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneOrEach:
+class OneOrEach(Rule):
     """Either one figure for both directions, or a table with one for each."""
 
-    expected: str = ""
+    __slots__ = ()
 
     def fault(self, value: object) -> Fault | None:
         """Return which key is missing, or is one too many."""

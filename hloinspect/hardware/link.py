@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 
 from hloinspect.errors import TargetError
-from hloinspect.hardware.document import LEAST_RATE, MOST_RATE
-from hloinspect.hardware.target import Figure, HostLink, Range, Target
+from hloinspect.hardware.target import LEAST_RATE, MOST_RATE, Figure, HostLink, Range, Target
 
 _BYTES_PER_S = {
     "B/s": 1.0,

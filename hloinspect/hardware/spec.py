@@ -10,20 +10,22 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from hloinspect.decoding import Fault, decode, parse_toml, shown
 from hloinspect.errors import TargetError, printable
-from hloinspect.hardware.document import (
-    DuplexTable,
-    FigureTable,
-    LevelTable,
-    LinkTable,
-    RangeTable,
-    SpreadTable,
-    TargetDocument,
-)
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
+
+if TYPE_CHECKING:
+    from hloinspect.hardware.document import (
+        DuplexTable,
+        FigureTable,
+        LevelTable,
+        LinkTable,
+        RangeTable,
+        SpreadTable,
+        TargetDocument,
+    )
 
 _SPECS = Path(__file__).parent / "specs"
 _CONFIGS = Path(__file__).parent / "target_configs"
@@ -99,10 +101,12 @@ def _canonical(name: str) -> str:
 
 
 def _built_in(name: str) -> TargetDocument:
-    return cast(TargetDocument, _read(_SPECS / f"{name}.toml"))
+    return cast("TargetDocument", _read(_SPECS / f"{name}.toml"))
 
 
 def _load_file(path: Path) -> Target:
+    from hloinspect.hardware.document import TargetDocument
+
     written = _read(path)
     if "base" in written:
         written = _with_base(written, path)
@@ -203,7 +207,7 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
 def _figure(given: float | FigureTable | SpreadTable, file: str) -> Figure:
     if not isinstance(given, dict):
         return Figure(float(given), f"given in {file}")
-    spread = cast(SpreadTable, given)
+    spread = cast("SpreadTable", given)
     return Figure(
         float(spread["value"]),
         spread["source"],
@@ -250,7 +254,7 @@ def _duplex(given: float | DuplexTable, file: str) -> tuple[Figure, Figure]:
     """Return the shares that both directions keep: of one figure for both, or of one for each."""
     if isinstance(given, dict) and "d2h" in given and "h2d" in given:
         return _figure(given["d2h"], file), _figure(given["h2d"], file)
-    figure = _figure(cast(float | FigureTable, given), file)
+    figure = _figure(cast("float | FigureTable", given), file)
     return figure, figure
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from hloinspect.kinds import Platform
+
+LEAST_RATE: Final = 1e6
+MOST_RATE: Final = 1e24
+"""Bytes or operations a second of anything that is hardware: what is slower takes longer than can be counted."""
 
 Side = Literal["low", "value", "high"]
 

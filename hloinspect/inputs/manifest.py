@@ -169,11 +169,22 @@ class Configuration:
     """
 
     compile_options: dict[str, str]
+    """Options that JAX hands to XLA and that are not XLA's defaults."""
+
     compile_options_sha256: str | None
+    """A hash of all of these options; null where this JAX does not show them."""
+
     jax: dict[str, str]
+    """The rest of JAX's configuration that a variable or the step's code has set."""
+
     environment: dict[str, str]
+    """Variables of XLA, libtpu, Triton and JAX."""
+
     libraries: dict[str, str]
+    """Version and content of the libraries that the compiler is in."""
+
     target_config_sha256: str | None
+    """A hash of the target's description that XLA gets; null for TPUs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,23 @@ class Variant:
     """
 
     tensors: Tensors
+    """What becomes of the offloaded tensors: offloaded as configured, computed again (``remat``), or kept on the device
+    (``save``)."""
+
     report: Report
+    """The report on the step (docs/report.md)."""
+
     host: HostMemory
+    """Pinned memory of all devices that share a host."""
+
     compile_s: float
+    """Seconds in the compiler."""
+
     process_s: float
+    """Seconds of the process that compiled it."""
+
     peak_rss_bytes: int
+    """Most memory of that process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +63,22 @@ class MaxTextAnswer:
     ``remat_policy=custom``). ``variants`` begins with the step as configured."""
 
     settings: dict[str, Any]
+    """Keys of MaxText's configuration."""
+
     offloaded: tuple[str, ...]
+    """Names whose values go to the host."""
+
     unmatched: tuple[str, ...]
+    """Names that the policy offloads and that no value of the model has."""
+
     on_device: tuple[str, ...]
+    """Names that ``remat_policy=custom`` keeps on the device."""
+
     notes: tuple[str, ...]
+    """What compiling it showed."""
+
     variants: tuple[Variant, ...]
+    """The step as configured, and those of ``--compare``."""
 
 
 def inspect_maxtext(

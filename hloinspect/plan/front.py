@@ -45,7 +45,7 @@ def _device_bytes(point: Point) -> float:
     return float(point.memory.device_bytes)
 
 
-def told_apart(one: Point, other: Point) -> bool:
+def is_faster_or_slower(one: Point, other: Point) -> bool:
     """Return whether the same one of two points is the faster in every scenario, by more than a hundredth."""
     if one.step is None or other.step is None:
         return True
@@ -60,14 +60,14 @@ def _speed(point: Point, time_ms: float) -> float:
     return (point.samples or 1.0) / max(time_ms, 1e-9)
 
 
-def not_told_apart(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
+def tied_with_best(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
     """Return numbers of the good points that may be as fast as the chosen one."""
     if chosen is None:
         return ()
     return tuple(
         point.number
         for point in points
-        if point.number != chosen.number and point.is_good and not told_apart(point, chosen)
+        if point.number != chosen.number and point.is_good and not is_faster_or_slower(point, chosen)
     )
 
 

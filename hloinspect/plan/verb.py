@@ -17,7 +17,7 @@ from hloinspect.hardware import Target, load_target, target_limits, with_link
 from hloinspect.inputs.classify import STEP, classify
 from hloinspect.options import CompileOptions
 from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET, Names, flags_of, load_names, parse_axes
-from hloinspect.plan.front import best, front, largest, not_told_apart, why_best, with_recomputation
+from hloinspect.plan.front import best, front, largest, tied_with_best, why_best, with_recomputation
 from hloinspect.plan.judge import Judge, WhatIf, WritePage, Yardstick
 from hloinspect.plan.model import SCHEMA, Plan, Point, TensorLine
 from hloinspect.plan.policy import read_policies
@@ -227,7 +227,7 @@ def put_together(
         front=front(points),
         best=chosen.number if chosen else None,
         why=why_best(chosen, points),
-        not_told_apart=not_told_apart(points, chosen),
+        tied=tied_with_best(points, chosen),
         largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
         seconds=round(seconds, 1),
         compiled=sum(point.compile_s is not None and not point.from_cache for point in points),

@@ -1,6 +1,6 @@
 """``[tool.hloinspect]`` of pyproject.toml: where it is, what it may hold, and the rules that it chooses.
 
-The whole table has one type, ``ProjectTable``, and is decoded as a whole: a fault in it is a fault for every command.
+The whole table has one type (rules/table.py) and is decoded as a whole: a fault in it is a fault for every command.
 gate/config.py and plan/axes.py go on with their parts of it.
 """
 
@@ -8,58 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from hloinspect.decoding import Bounds, Called, Fault, Line, Pattern, decode, parse_toml
+from hloinspect.decoding import Fault, decode, parse_toml
 from hloinspect.errors import UsageError, printable
-from hloinspect.hardware.layout import MOST_DEVICES, TOPOLOGY_FORM
-from hloinspect.kinds import Severity
 from hloinspect.rules.choice import Choice, checked_codes, checked_severity
 
-Devices = Annotated[int, Bounds(1, MOST_DEVICES, f"a whole number from 1 to {MOST_DEVICES:,}")]
-Topology = Annotated[str, Pattern(TOPOLOGY_FORM, "a topology such as 2x16x4")]
-
-
-@dataclass(frozen=True, slots=True)
-class StepTable:
-    """``[[tool.hloinspect.step]]``: a step that the gate checks. Without a ``budget`` the project's holds."""
-
-    step: Line
-    name: Line | None = None
-    target: Line | None = None
-    targets: tuple[Line, ...] = ()
-    devices: Devices | None = None
-    topology: Topology | None = None
-    link: Line | None = None
-    xla_flags: tuple[Line, ...] = ()
-    flags_from: Line | None = None
-    autotune_results: Line | None = None
-    pgle: Line | None = None
-    module: Line | None = None
-    budget: Line | tuple[Line, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTable:
-    """``[tool.hloinspect.plan]``: names of policies and of sets of flags."""
-
-    policies: dict[str, Line] = field(default_factory=dict)
-    flags: dict[str, tuple[Line, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectTable:
-    """``[tool.hloinspect]``. ``select`` is None where all rules may run."""
-
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    severity: dict[str, Severity] = field(default_factory=dict)
-    plan: PlanTable = field(default_factory=PlanTable)
-    baseline: Line | None = None
-    budget: Line | tuple[Line, ...] = ()
-    step: Annotated[tuple[StepTable, ...], Called("a list of tables, [[tool.hloinspect.step]]")] = ()
+if TYPE_CHECKING:
+    from hloinspect.rules.table import ProjectTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +68,8 @@ def _decoded(text: str) -> ProjectTable | None:
     tool = parse_toml(text).get("tool")
     if not isinstance(tool, dict) or "hloinspect" not in tool:
         return None
+    from hloinspect.rules.table import ProjectTable
+
     return decode(tool["hloinspect"], ProjectTable, toml=True)
 
 

@@ -31,8 +31,8 @@ from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Trace, write_trace
+from tests.support.json_schemas import faults
 from tests.support.places import ROOT
-from tests.support.report_contract import REPORT, complaints
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 HOSTS = 3
@@ -101,7 +101,7 @@ def test_the_slowest_host_and_the_spread_are_named(report: Report) -> None:
     assert f"{behind:.1f} % behind the fastest" in text
     assert report.step.measured is not None
     assert report.step.measured.time_ms == pytest.approx(sum(times.values()) / HOSTS)
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])

@@ -17,7 +17,7 @@ from hloinspect.cli.trace import command
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo import load_module, load_module_bytes
 from hloinspect.measure.file import measure_file
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.expect import structure
@@ -26,7 +26,7 @@ from hloinspect.report.schema import Report
 from hloinspect.timeline.timeline import overlap
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Program, Trace, d2h, kernel, write_trace
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 SCAN = "jax0.12.0.1/gb200_offload_scan"
@@ -89,11 +89,11 @@ def test_predicted_and_measured_waits_stand_in_one_row(report: Report) -> None:
 
 
 def test_the_json_keeps_the_contract(slow: Path, report: Report, tmp_path: Path) -> None:
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
     out = tmp_path / "out.json"
     assert run_command(str(slow), "--format", "json", "-o", str(out)).output == ""
     found = json.loads(out.read_text())
-    assert complaints(found, REPORT) == []
+    assert faults(found, "report") == []
     assert found["input"]["kind"] == "trace"
     assert len(found["input"]["sha256"]) == 64
 
@@ -164,7 +164,7 @@ def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, versio
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
-            assert structure(program_of(text)) == structure(program_of(proto)), folder
+            assert structure(build_program(text)) == structure(build_program(proto)), folder
 
 
 def test_a_schedule_with_another_order_or_shape_hashes_differently() -> None:
@@ -179,7 +179,7 @@ ENTRY main {
 """
 
     def hashed(own: str) -> str:
-        return structure(program_of(load_module_bytes(own.encode())))
+        return structure(build_program(load_module_bytes(own.encode())))
 
     assert hashed(text) == hashed(text.replace("b = ", "bb = ").replace("(b,", "(bb,"))
     assert hashed(text) != hashed(text.replace("f32[4]", "f32[8]"))
@@ -203,7 +203,7 @@ def test_a_trace_without_an_accelerator_is_unknown(tmp_path: Path) -> None:
     done = run_command(str(path))
     assert done.return_value == 3
     assert "no events of an accelerator" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> Non
     assert done.return_value == 3
     assert "the trace carries no module of its program" in done.output
     assert "enable_hlo_proto" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 @pytest.mark.parametrize("annotated", [True, False])

@@ -30,7 +30,7 @@ from hloinspect.hardware import (
     target_of_device,
     with_link,
 )
-from hloinspect.hardware.document import LEAST_RATE
+from hloinspect.hardware.target import LEAST_RATE
 from hloinspect.predict.cost import Cost
 from hloinspect.predict.link import rates_of as predicted_rates
 from hloinspect.predict.scenario import scenarios
@@ -222,7 +222,7 @@ def test_a_target_config_beside_the_file_is_found(tmp_path: Path):
         ('platform = "gpu"', 'platform = "npu"', r"mine\.toml: platform: expected gpu or tpu, found 'npu'"),
         ('platform = "gpu"', 'plattform = "gpu"', r"mine\.toml: unknown key 'plattform': did you mean platform\?"),
         ('platform = "gpu"\n', "", r"mine\.toml: platform is missing"),
-        ("[peak_flops.bf16]", "[peak_flops.bf17]", r"mine\.toml: peak_flops: the key 'bf17' is not an XLA dtype"),
+        ("[peak_flops.bf16]", "[peak_flops.bf17]", r"mine\.toml: peak_flops: unknown key 'bf17': did you mean bf16"),
         ("[peak_flops.bf16]", "[peak_flops.s4]", r"mine\.toml: peak_flops\.bf16 is missing"),
         (
             "value = 84_942_979_072",
@@ -486,7 +486,7 @@ def test_one_duplex_factor_replaces_the_two_of_a_built_in_target_and_one_of_two_
             "h2d: expected a number from 0.001 to 1, found 1.5",
         ),
         ("[link.duplex_factor]\nd2h = 0.5\nh2d = 0.5\nup = 1\n", "unknown key 'up'"),
-        ("[dtype_efficiency]\nfp8 = 0.5\n", "dtype_efficiency: the key 'fp8' is not an XLA dtype such as bf16 or s8"),
+        ("[dtype_efficiency]\nfp8 = 0.5\n", "dtype_efficiency: unknown key 'fp8'; known are bf16, f16"),
         ("[dtype_efficiency]\nf8e4m3fn = 2\n", "dtype_efficiency.f8e4m3fn: expected a number from 0.001 to 1, found 2"),
         ("multiprocessors = 0\n", "multiprocessors: expected a whole number of 1 or more"),
     ],

@@ -10,15 +10,15 @@ import click
 
 from hloinspect.kinds import Direction, ItemKind
 from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, Count
-from hloinspect.passes.difference import Difference
+from hloinspect.passes.difference import TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Trail
-from hloinspect.passes.ledger import Change, Ledger, words
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
 from hloinspect.units import bytes_text
 
 _MOST_LINES = 200
 _COLORS = {"-": "red", "+": "green"}
-_WARNINGS = ("dropped", "became kernels", "kernels work", "turned to", "made synchronous")
+_WARNINGS = ("dropped", "became kernels", "kernels work", "became compute", "became host", "made synchronous")
 _ONE = {
     "annotation_d2h": "annotation for the host",
     "annotation_h2d": "annotation for the device",
@@ -110,7 +110,7 @@ def _change_lines(change: Change, width: int) -> list[str]:
     number = str(text.number) if text.number >= 0 else ""
     where = f"   in {text.pipeline}" if text.pipeline and not text.is_start and not text.inside else ""
     lines = [f"{number:>5}  {click.style(text.label, bold=True)}{where}"]
-    for sentence in words(change):
+    for sentence in change_sentences(change):
         color = "red" if any(word in sentence for word in _WARNINGS) else "cyan"
         lines.append(f"       {click.style(sentence, fg=color)}")
     for kind in change.kinds:
@@ -143,7 +143,7 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
 # ---- one pass, instruction by instruction
 
 
-def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = False) -> str:
+def differences_text(found: tuple[TextDifference, ...], wanted: str, whole: bool = False) -> str:
     """Both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
     if not found:
         return f"{wanted}: no text of it changes anything that has to do with the host"
@@ -156,7 +156,7 @@ def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = F
     return "\n".join(lines)
 
 
-def _difference_lines(difference: Difference) -> list[str]:
+def _difference_lines(difference: TextDifference) -> list[str]:
     lines = [f"--- {difference.before.path.name}", f"+++ {difference.after.path.name}"]
     for part in difference.parts:
         lines.append(click.style(f"@@ {part.computation} @@", fg="cyan"))

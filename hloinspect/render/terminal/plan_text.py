@@ -195,10 +195,9 @@ def _verdict(plan: Plan, width: int) -> list[str]:
         return _wrapped(f"best: none; {plan.why}", width)
     chosen = plan.point(plan.best)
     lines = _wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width)
-    if plan.not_told_apart:
+    if plan.tied:
         lines += _wrapped(
-            f"not told apart from it within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
-            f"{_listed(plan.not_told_apart)}",
+            f"not told apart from it within the range: point{'s' if len(plan.tied) > 1 else ''} {_listed(plan.tied)}",
             width,
         )
     if len(plan.front) > 1:
