@@ -308,7 +308,7 @@ class Module:
     entry_name: str
     is_scheduled: bool
     attributes: Mapping[str, str]
-    platform: Literal["gpu", "tpu", "cpu", ""]  # "" where nothing tells
+    platform: Literal["gpu", "tpu", "cpu", ""]  # "" where the module does not show it
     size_bytes: int
     kind: Literal["text", "proto"]
 

@@ -51,7 +51,7 @@ def _places(computation: Computation) -> list[int]:
 
 
 def host_event_kind(module: Module, instruction: Instruction) -> HostEventKind | Literal[""]:
-    """What kind of host event an instruction is, or "".
+    """Return the kind of an instruction's host event, or "".
 
     ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
     in dumps and protos.

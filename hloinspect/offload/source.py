@@ -23,7 +23,7 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place in the user's program. ``op_name`` is JAX's name stack there."""
+    """A place in the user's program. ``op_name`` is JAX's name stack."""
 
     file: str
     line: int

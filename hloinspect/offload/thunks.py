@@ -225,7 +225,7 @@ def streams_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, str]:
 
 
 def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, Mechanism]:
-    """The mechanism of each transfer, by transfer id: ``dma`` or ``kernel``, from the thunk that moves the bytes.
+    """Return the mechanism of each transfer by transfer id: ``dma`` or ``kernel``, from the thunk that moves the bytes.
 
     It is right also where the text of the module has lost the marker. Transfers whose mechanism is unclear are left
     out.

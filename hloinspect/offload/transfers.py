@@ -47,6 +47,7 @@ class Offload:
         return tuple(event.instruction for event in self.host_events)
 
     def bytes_per_step(self, direction: Direction) -> int:
+        """Return the bytes that all transfers of a direction move in a step."""
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
 
 

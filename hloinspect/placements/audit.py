@@ -25,7 +25,7 @@ from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.placements.assign_requests import assign_transfers
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
-# What becomes of what was asked.
+# Outcomes of a request.
 KEPT: Final = "kept"
 SYNCHRONOUS: Final = "synchronous"
 KERNEL: Final = "kernel"
@@ -37,13 +37,13 @@ UNMATCHED: Final = "never matched"
 LOST = (DROPPED, UNMATCHED)
 """The outcomes in which the module does not do what was requested. (For host compute it does, in another form.)"""
 
-# Why something was dropped.
+# Why a request was dropped.
 FOLDED: Final = "folded"
 DEAD: Final = "dead"
 IS_CONSTANT: Final = "constant"
 LOWERING: Final = "lowering"
 MEMORY_KIND: Final = "memory kind"
-NO_SUCH_NAME: Final = "no such name"
+NOT_NAMED: Final = "unknown name"
 NOT_NEEDED: Final = "not needed"
 NO_TRANSFER: Final = "no transfer"
 
@@ -411,13 +411,11 @@ class _Join:
             if policy.name in offloaded or policy.name in seen:
                 continue
             seen.add(policy.name)
-            borne = policy.name in self._placements.names
-            near = "" if borne else _nearest(policy.name, self._placements.names)
-            place = self._placements.names.get(policy.name) if borne else policy.place
-            yield Entry(
-                NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED,
-                NOT_NEEDED if borne else NO_SUCH_NAME, near, (), place,
-            )  # fmt: skip
+            is_known = policy.name in self._placements.names
+            near = "" if is_known else _nearest(policy.name, self._placements.names)
+            place = self._placements.names.get(policy.name) if is_known else policy.place
+            cause: PlacementCause = NOT_NEEDED if is_known else NOT_NAMED
+            yield Entry(NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, cause, near, (), place)
 
     def _unexplained_host(self) -> Iterator[str]:
         """Yield the instructions that work in host memory or on the host, where nothing was requested that could cause

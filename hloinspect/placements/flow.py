@@ -27,8 +27,8 @@ NodeKind = Literal["argument", "constant", "same", "part", "merge", "put", "oper
 
 ARGUMENT: Final = "argument"
 CONSTANT: Final = "constant"
-SAME: Final = "same"  # another name or form of its one input
-PART: Final = "part"  # a slice of its input, or a stack that its input is a slice of
+SAME: Final = "same"  # another name or form of its only input
+PART: Final = "part"  # a slice of its input, or a stack of which its input is a slice
 MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of a branch
 PUT: Final = "put"
 OPERATION: Final = "operation"

@@ -45,7 +45,7 @@ def _device_bytes(point: Point) -> float:
     return float(point.memory.device_bytes)
 
 
-def told_apart(one: Point, other: Point) -> bool:
+def is_faster_or_slower(one: Point, other: Point) -> bool:
     """Return whether the same one of two points is the faster in every scenario, by more than a hundredth."""
     if one.step is None or other.step is None:
         return True
@@ -67,7 +67,7 @@ def tied_with_best(points: Iterable[Point], chosen: Point | None) -> tuple[int, 
     return tuple(
         point.number
         for point in points
-        if point.number != chosen.number and point.is_good and not told_apart(point, chosen)
+        if point.number != chosen.number and point.is_good and not is_faster_or_slower(point, chosen)
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.kinds import Advice
 from hloinspect.plan.axes import POLICY
-from hloinspect.plan.front import told_apart
+from hloinspect.plan.front import is_faster_or_slower
 from hloinspect.plan.model import Point, TensorLine
 from hloinspect.plan.session import Session
 from hloinspect.units import bytes_text, time_text
@@ -107,7 +107,7 @@ def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advic
         if point is not None
         and _is_choice(base, point)
         and (gain := _gain(base, point) or 0.0) > 0
-        and told_apart(base, point)
+        and is_faster_or_slower(base, point)
     }
     if better:
         outcome = max(better, key=lambda outcome: better[outcome])
@@ -121,7 +121,7 @@ def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advic
     slower = [
         f"{ADVICE[outcome]} would take {time_text(-gain)} more"
         for outcome, point in choices.items()
-        if point is not None and (gain := _gain(base, point) or 0.0) < 0 and told_apart(base, point)
+        if point is not None and (gain := _gain(base, point) or 0.0) < 0 and is_faster_or_slower(base, point)
     ]
     if kept is not None and kept.fits is False:
         slower.append("kept it does not fit")

@@ -157,7 +157,7 @@ def test_a_placement_that_nothing_needs_is_named_with_its_line(judged: Judged) -
 
 def test_a_misspelt_name_is_named_with_the_line_of_its_policy_and_the_right_one(judged: Judged) -> None:
     (entry,) = audit_of(judged("misspelt")).entries
-    assert (entry.kind, entry.name, entry.outcome, entry.cause) == ("name", "hiden", "never matched", "no such name")
+    assert (entry.kind, entry.name, entry.outcome, entry.cause) == ("name", "hiden", "never matched", "unknown name")
     (found,) = [f for f in judged("misspelt").findings if f.code == "HLO303"]
     assert found.severity == "error"
     assert "'hidden'" in found.remedy

@@ -22,7 +22,7 @@ from hloinspect.plan.front import (
     front,
     largest,
     tied_with_best,
-    told_apart,
+    is_faster_or_slower,
     why_best,
     with_recomputation,
 )
@@ -301,10 +301,10 @@ def test_points_are_compared_scenario_by_scenario_and_not_by_the_ends_of_their_r
     assert slow.step is not None
     assert fast.step is not None
     assert fast.step.low_ms < slow.step.low_ms < fast.step.high_ms  # the ranges overlap widely
-    assert told_apart(slow, fast)
+    assert is_faster_or_slower(slow, fast)
     mixed = replace(fast, step=replace(fast.step, cases_ms={**fast.step.cases_ms, "slow": 13.0}))
-    assert not told_apart(slow, mixed)
-    assert not told_apart(slow, point(3, 10 * (1 - TELLING / 2), 50))
+    assert not is_faster_or_slower(slow, mixed)
+    assert not is_faster_or_slower(slow, point(3, 10 * (1 - TELLING / 2), 50))
     assert tied_with_best([slow, fast, replace(mixed, number=3)], slow) == (3,)
 
 

@@ -12,10 +12,10 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from tests.support.field_words import field_words
-from tests.support.json_schemas import DOCUMENTS, records_of
+from tests.support.json_schemas import DOCUMENTS, records_of, types_of_fields
 from tests.support.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -88,7 +88,7 @@ class _Table:
 
     def rows(self, record: type, prefix: str) -> Iterator[str]:
         """Yield a row for each field, and behind it the rows of the record in it."""
-        types_of, words = get_type_hints(record, include_extras=True), field_words(record)
+        types_of, words = types_of_fields(record), field_words(record)
         for field in fields(record):
             declared = types_of[field.name]
             path = f"{prefix}{field.name}"

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from jsonschema import Draft202012Validator, ValidationError
 
 from hloinspect.gate.snapshot import Snapshot
+from hloinspect.inputs.manifest import Configuration
 from hloinspect.maxtext.summary import MaxTextAnswer
 from hloinspect.plan.model import Plan
 from hloinspect.render.data.check_json import CheckAnswer, StepDifference
@@ -106,7 +107,7 @@ class _Writer:
 
     def object_of(self, record: type) -> Json:
         """Return the schema of a dataclass."""
-        types_of = get_type_hints(record, include_extras=True)
+        types_of = types_of_fields(record)
         words = field_words(record)
         found = {}
         required = []
@@ -228,13 +229,18 @@ def _validator(name: str, strict: bool) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
+def types_of_fields(record: type) -> dict[str, Any]:
+    """Return the type of each field. A report names the configuration without importing it."""
+    return get_type_hints(record, localns={"Configuration": Configuration}, include_extras=True)
+
+
 def records_of(record: type) -> Iterator[type]:
     """Yield a record and all that it holds, each once."""
     waiting, seen = [record], {record}
     while waiting:
         current = waiting.pop(0)
         yield current
-        for declared in get_type_hints(current, include_extras=True).values():
+        for declared in types_of_fields(current).values():
             for found in _records_in(declared):
                 if found not in seen:
                     seen.add(found)

@@ -3,8 +3,8 @@
     python tests/support/matrix_batch.py < requests.json
 
 Standard input has requests as ``compile_step`` sends them (compile/protocol.py), a line each, all for the same target
-and devices; each leaves its files in the directory that it names, which must not exist. The way through
-``compile_step`` itself is tested in tests/compile/test_step.py.
+and devices. Each leaves its files in the directory that it names, which must not exist. ``compile_step`` itself is
+tested in tests/compile/test_step.py.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class ChangeInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferenceInfo:
+class TextDifferenceInfo:
     """What one pass did to instructions that have to do with the host (``--diff``)."""
 
     before: PassInfo
@@ -191,7 +191,7 @@ class PassesAnswer:
     quiet: int
     """Number of texts in which none did."""
 
-    differences: tuple[DifferenceInfo, ...] | None
+    differences: tuple[TextDifferenceInfo, ...] | None
     """What the requested passes did, line by line; null where none was requested."""
 
     trail: TrailInfo | None
@@ -245,8 +245,8 @@ def _change(change: Change) -> ChangeInfo:
     return ChangeInfo(*_place(change.text), change_sentences(change), change.dropped, counts)
 
 
-def _difference(found: TextDifference) -> DifferenceInfo:
-    return DifferenceInfo(_pass(found.before), _pass(found.after), found.parts, found.left_out)
+def _difference(found: TextDifference) -> TextDifferenceInfo:
+    return TextDifferenceInfo(_pass(found.before), _pass(found.after), found.parts, found.left_out)
 
 
 def _trail(trail: Trail) -> TrailInfo:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hloinspect.inputs.manifest import Configuration
 from hloinspect.kinds import InputKind, ModulePlatform
+
+if TYPE_CHECKING:  # a report on a module does without the code that reads manifests
+    from hloinspect.inputs.manifest import Configuration
 
 
 @dataclass(frozen=True, slots=True)
