@@ -24,6 +24,7 @@ from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, Unknown
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice

@@ -26,6 +26,7 @@ UNKNOWN: Final = "unknown"
 
 _KEEPS_MARKERS = "keeps slice markers"
 
+
 def slice_mechanism(module: Module, start: Instruction) -> Mechanism:
     """Return ``dma`` or ``kernel`` for an async start around a slice, or ``unknown`` where the text has lost the
     marker."""
