@@ -21,6 +21,7 @@ import pytest
 
 from hloinspect.hlo import Computation, Instruction, Module, Operand, load_module, parse_proto, parse_text
 from tests.support.hlo_samples import CORPUS, DATA, FIELDS, ROOT, zoo_proto, zoo_text
+from tests.support.thorough import is_thorough
 
 CONVERT = """
 import sys
@@ -255,7 +256,6 @@ def test_each_text_of_the_corpus_is_the_same_module_as_its_proto(path: Path) -> 
     text = unpacked(path)
     without: tuple[str, ...] = ()
     if path.name.startswith(FRAMES_LOST):
-        # jaxlib also gives a start's configuration to the instruction inside it
-        without = ("metadata", "backend_config")
-    every = 1 if len(text) < 8_000_000 else 11
+        without = ("metadata", "backend_config")  # jaxlib also hands a start's configuration to what it wraps
+    every = 1 if len(text) < 8_000_000 or is_thorough() else 11
     assert list(differences(parse_text(text), parse_proto(converted(text)), without=without, every=every)) == []

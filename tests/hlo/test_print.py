@@ -36,7 +36,7 @@ from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from tests.hlo.test_agreement import TEXTS, converted, differences
 from tests.support.hlo_samples import ROOT, text_of, zoo_proto, zoo_text
-from tests.support.thorough import examples
+from tests.support.thorough import examples, is_thorough
 
 MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_a_text_of_the_corpus_reads_back_as_it_was(path: Path) -> None:
     module = load_module(path)
-    if module.size_bytes > 30e6:
-        pytest.skip("55 MB are printed by hand, not in every run")
-    every = 1 if module.size_bytes < 1e6 else 13
+    if module.size_bytes > 30e6 and not is_thorough():
+        pytest.skip("55 MB are printed in a thorough run only")
+    every = 1 if module.size_bytes < 1e6 or is_thorough() else 13
     assert list(all_differences(parse_text(print_module(module)), module, every)) == []
 
 
