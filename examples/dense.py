@@ -1,18 +1,18 @@
-"""A decoder's training step, four ways: the same model, the MLP's hidden activation kept, offloaded or recomputed.
+"""Lower a decoder's training step with the MLP's hidden activation kept, offloaded or recomputed.
 
-Each function lowers one step for whatever devices JAX reports (``train`` any of these, by its arguments):
+Each function lowers one step for the devices that JAX reports (``train`` lowers any of these, by its arguments):
 
     offload_scan      layers in a ``lax.scan``; ``hid`` goes to pinned host memory and comes back for the backward pass
     offload_unrolled  the same, with the layers written out one after the other
     save              ``hid`` stays in device memory
-    remat             nothing of a layer is kept but its input; the backward pass computes it again
+    remat             only the input of a layer is kept; the backward pass computes the rest again
 
     hloinspect inspect examples/dense.py:offload_scan --target gb200
     LAYERS=4 BATCH=2 hloinspect inspect examples/dense.py:save --target h100
 
-The shapes come from LAYERS, BATCH, SEQ, DIM, HIDDEN, HEADS and VOCAB in the environment. It needs jax >= 0.9 and
-nothing else, and is a real step: ``python examples/dense.py`` trains a tiny model for a few steps on the device at
-hand.
+The shapes come from LAYERS, BATCH, SEQ, DIM, HIDDEN, HEADS and VOCAB in the environment. It needs only jax >= 0.9. It
+is a real step: ``python examples/dense.py`` trains a tiny model for a few steps on the device of this
+machine.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rms_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def by_batch(x: jax.Array) -> jax.Array:
-    """On several devices, hold an activation sharded by its batch: else the compiler may take the weights' sharding."""
+    """On several devices, keep an activation sharded by its batch: else the compiler may take the weights' sharding."""
     return x if jax.device_count() == 1 else jax.lax.with_sharding_constraint(x, over_batch())
 
 
@@ -94,7 +94,7 @@ def layer(x: jax.Array, w: Params, heads: int) -> jax.Array:
 
 
 def separate(layers: Any, count: int) -> Iterator[Params]:
-    """The weights of one layer after the other, of a stack of them all or of a list."""
+    """Yield the weights of one layer after the other, from a stack of all layers or from a list."""
     for i in range(count):
         yield layers[i] if isinstance(layers, list) else jax.tree.map(lambda stacked, i=i: stacked[i], layers)
 
@@ -108,7 +108,7 @@ def loss_fn(
     prevent_cse: bool = True,
     fetch: Callable[[Params], Params] = lambda w: w,
 ) -> jax.Array:
-    """``fetch`` gets the weights of one layer where it runs, and again where its backward pass does."""
+    """Return the loss. ``fetch`` gets the weights of one layer where it runs, and again in its backward pass."""
     remat_layer = jax.checkpoint(lambda x, w: layer(x, fetch(w), s.heads), policy=policy, prevent_cse=prevent_cse)
     x = params["embed"][tokens[:, :-1]]
     if scan:
@@ -156,9 +156,9 @@ def make_train_step(s: Shapes, policy: Callable[..., Any], scan: bool, prevent_c
 
 
 def abstract_arguments(s: Any, init: Callable[..., Params] = init_params) -> tuple[Params, Params, Any]:
-    """Shapes and dtypes only: lowering needs no values, so no memory is spent on them.
+    """Return shapes and dtypes only: lowering needs no values, so they use no memory.
 
-    On several devices all is sharded over them (FSDP), and ``s.batch`` is the batch of each.
+    On several devices everything is sharded over them (FSDP), and ``s.batch`` is the batch of each.
     """
     params = jax.eval_shape(lambda: init(jax.random.key(0), s))
     tokens = jax.ShapeDtypeStruct((s.batch * jax.device_count(), s.seq + 1), jnp.int32)
@@ -174,8 +174,8 @@ def over_batch() -> NamedSharding:
 
 
 def shardings(arguments: Any) -> Any:
-    """Where parameters, state and tokens live: the batch over all devices, and the last axis of each weight or the one
-    before it, whichever divides."""
+    """Return the shardings of parameters, state and tokens: the batch is split over all devices, each weight along its
+    last axis or the one before it, whichever divides."""
     mesh = over_batch().mesh
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -225,7 +225,7 @@ def train(
     unrolled: bool = False,
     prevent_cse: bool = True,
 ) -> jax.stages.Lowered:
-    """The step for `hloinspect plan`, which varies its arguments; ``policy`` is ``hid`` offloaded where none is given.
+    """Lower the step for `hloinspect plan`, which varies the arguments. Without a ``policy``, ``hid`` is offloaded.
 
     hloinspect plan examples/dense.py:train --vary policy=save,remat,offload:hid --vary batch=4,8 --target gb200
     """

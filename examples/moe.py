@@ -1,18 +1,18 @@
-"""A mixture of experts with latent attention (MLA), as DeepSeek-V3 is built: its latents and expert up-projections go
-to pinned host memory.
+"""Lower a mixture of experts with latent attention (MLA), built like DeepSeek-V3. Its latents and expert up-projections
+go to pinned host memory.
 
     offload_scan      layers in a ``lax.scan``, the first ones (with a dense MLP) in one of their own
     offload_unrolled  the same, with the layers written out one after the other
-    save              what the others offload stays in device memory
-    remat             nothing of a layer is kept but its input; the backward pass computes it again
+    save              the tensors that the others offload stay in device memory
+    remat             only the input of a layer is kept; the backward pass computes the rest again
 
     hloinspect inspect examples/moe.py:offload_scan --target gb200
     hloinspect inspect examples/moe.py:offload_scan --target gb200 --devices 128
 
 Attention keeps two narrow tensors of a layer (``q_latent``, ``kv_latent``) and computes queries, keys and values from
 them again; the experts' hidden activation (``expert_up``) is the widest of all. Each sequence sends its tokens to
-``TOP_K`` of ``EXPERTS`` experts, up to a capacity; what is over is dropped. The optimizer and the rest are dense.py's,
-and so is the sharding: on several devices over all of them (FSDP). The shapes come from the environment.
+``TOP_K`` of ``EXPERTS`` experts, up to a capacity; tokens above it are dropped. The optimizer and the rest are those of
+dense.py, and so is the sharding: over all devices (FSDP). The shapes come from the environment.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shapes(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """Tokens of a sequence that an expert takes: a quarter more than its share."""
+        """The tokens of a sequence that an expert takes: a quarter more than its share."""
         return max(1, self.seq * self.top_k * 5 // (self.experts * 4))
 
 
@@ -97,7 +97,7 @@ def init_params(key: jax.Array, s: Shapes) -> Params:
 
 
 def rotate(x: jax.Array) -> jax.Array:
-    """Rotary positions for ``x`` of [batch, seq, heads, width]."""
+    """Apply rotary positions to ``x`` of [batch, seq, heads, width]."""
     half = x.shape[-1] // 2
     angles = jnp.arange(x.shape[1])[:, None, None] * 10000.0 ** (-jnp.arange(half) / half)
     cos, sin = jnp.cos(angles).astype(x.dtype), jnp.sin(angles).astype(x.dtype)
@@ -106,7 +106,7 @@ def rotate(x: jax.Array) -> jax.Array:
 
 
 def attention(x: jax.Array, w: Params, s: Shapes) -> jax.Array:
-    """Multi-head latent attention: queries, keys and values are made of two narrow tensors."""
+    """Apply multi-head latent attention: queries, keys and values are computed from two narrow tensors."""
     batch, seq, dim = x.shape
     width = dim // s.heads
     q_latent = checkpoint_name(by_batch(x @ w["q_down"]), "q_latent")
@@ -121,7 +121,7 @@ def attention(x: jax.Array, w: Params, s: Shapes) -> jax.Array:
 
 
 def experts(x: jax.Array, w: Params, s: Shapes) -> jax.Array:
-    """The ``top_k`` experts of each token, for ``x`` of [batch, seq, dim]. Each sequence is routed on its own."""
+    """Apply the ``top_k`` experts of each token to ``x`` of [batch, seq, dim]. Each sequence is routed on its own."""
     scores, chosen = jax.lax.top_k(jax.nn.softmax((x @ w["router"]).astype(jnp.float32)), s.top_k)
     scores = (scores / jnp.sum(scores, -1, keepdims=True)).astype(x.dtype)
     expert, place = jax.vmap(lambda row: places(row, s))(chosen.reshape(x.shape[0], -1))
@@ -143,8 +143,8 @@ def experts(x: jax.Array, w: Params, s: Shapes) -> jax.Array:
 
 
 def places(chosen: jax.Array, s: Shapes) -> tuple[jax.Array, jax.Array]:
-    """For each choice of a sequence its expert, and which row of that expert's it takes; a row beyond the capacity is
-    dropped."""
+    """Return for each choice of a sequence its expert, and which row of that expert it takes. A row beyond the capacity
+    is dropped."""
     before = jnp.cumsum(jax.nn.one_hot(chosen, s.experts, dtype=jnp.int32), 0)
     return chosen, jnp.take_along_axis(before, chosen[:, None], 1)[:, 0] - 1
 

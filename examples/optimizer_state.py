@@ -1,17 +1,17 @@
-"""The decoder of dense.py with what training keeps, and does not use all the time, in pinned host memory.
+"""Lower the decoder of dense.py with the optimizer's state, or the weights too, in pinned host memory.
 
     offload      AdamW's moments: each step fetches them, updates them and writes them back
     parameters   the layers' weights too: a layer fetches its own, and again in the backward pass; the step fetches all
                  of them for its update, and writes the new ones back
-    keep         nothing: all of it in device memory
+    keep         nothing: everything is in device memory
 
-each with its layers scanned, or written out one after the other (``offload_unrolled``, ``parameters_unrolled``).
+Each has its layers scanned, or written out one after the other (``offload_unrolled``, ``parameters_unrolled``).
 
     hloinspect inspect examples/optimizer_state.py:offload --target gb200
     hloinspect inspect examples/optimizer_state.py:parameters --target gb200 --devices 8
 
 Everything is sharded over all devices (FSDP). The shapes come from the environment as in dense.py. ``step`` takes the
-places as arguments.
+memory kinds as arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def step(state: str = "pinned_host", params: str = "device", scan: bool = True) 
     s = dense.shapes_from_environment()
     arguments = dense.abstract_arguments(s)
     if not scan:  # then each layer has arrays of its own
-        arguments = jax.eval_shape(lambda *trees: apart(trees, s.layers), *arguments)
+        arguments = jax.eval_shape(lambda *trees: unstacked(trees, s.layers), *arguments)
     params_on_device, state_on_device, tokens_at = dense.shardings(arguments)
     weights, moments = params_on_device["layers"], ("mean", "square")
     params_at = params_on_device | {"layers": in_memory(params, weights, arguments[0]["layers"])}
@@ -54,18 +54,18 @@ def step(state: str = "pinned_host", params: str = "device", scan: bool = True) 
     return jitted.lower(*placed)
 
 
-def apart(tree: Any, count: int) -> Any:
-    """The same arrays, with a list of single layers in place of each stack of ``layers``."""
+def unstacked(tree: Any, count: int) -> Any:
+    """Return the same arrays, with a list of single layers in place of each stack of ``layers``."""
     if isinstance(tree, tuple):
-        return tuple(apart(part, count) for part in tree)
+        return tuple(unstacked(part, count) for part in tree)
     if not isinstance(tree, dict):
         return tree
     split = {key: list(dense.separate(part, count)) for key, part in tree.items() if key == "layers"}
-    return {key: split.get(key) or apart(part, count) for key, part in tree.items()}
+    return {key: split.get(key) or unstacked(part, count) for key, part in tree.items()}
 
 
 def in_memory(kind: str, shardings: Any, arrays: Any) -> Any:
-    """The same shardings in memory of another kind. What is small (norms) stays on the device."""
+    """Return the same shardings in memory of another kind. Small arrays (norms) stay on the device."""
 
     def place(path: tuple[Any, ...], sharding: NamedSharding, array: jax.ShapeDtypeStruct) -> NamedSharding:
         small = array.ndim < 2 or path[-1].key.startswith("norm")
@@ -75,10 +75,10 @@ def in_memory(kind: str, shardings: Any, arrays: Any) -> Any:
 
 
 def loss_and_grads(params: Params, tokens: jax.Array, s: dense.Shapes, scan: bool, fetched: bool) -> tuple[Any, Params]:
-    """The loss and all gradients, on the device. With ``fetched``, each layer brings its weights from the host.
+    """Return the loss and all gradients, on the device. With ``fetched``, each layer fetches its weights from the host.
 
-    The gradient of a value has the value's memory, so those of host weights would go to the host. Here they are taken
-    of zeros on the device that stand beside the weights.
+    The gradient of a value has the memory kind of the value, so gradients of host weights would go to the host. Here
+    they are the gradients of zeros on the device that are passed beside the weights.
     """
     policy = jax.checkpoint_policies.nothing_saveable
     if not fetched:
@@ -97,10 +97,10 @@ def loss_and_grads(params: Params, tokens: jax.Array, s: dense.Shapes, scan: boo
 
 @jax.custom_vjp
 def fetch(w: Params, zeros: Params) -> Params:
-    """The weights ``w`` of a layer, brought to the device; ``zeros`` get their gradients.
+    """Fetch the weights ``w`` of a layer to the device. Their gradients are those of ``zeros``.
 
-    The barrier is for unrolled layers. Without it XLA for GPUs fetches once for the forward pass and the update, and
-    the weights stay on the device in between; and libtpu 0.0.50.1 fails. With it, that still fetches them once only.
+    The barrier is for unrolled layers. Without it XLA for GPUs fetches once for the forward pass and the update, the
+    weights stay on the device in between, and libtpu 0.0.50.1 fails. With it, libtpu still fetches them only once.
     """
     w = jax.lax.optimization_barrier(w)
     return jax.tree.map(lambda leaf: jax.device_put(leaf, jax.memory.Space.Device), w)

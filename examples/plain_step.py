@@ -1,4 +1,4 @@
-"""The step of plain_train.py, for hloinspect: the jitted function and its arguments, as the script makes them.
+"""Give hloinspect the step of plain_train.py: the jitted function and its arguments, as the script makes them.
 
 hloinspect inspect examples/plain_step.py:step --target h100 --devices 8
 """

@@ -1,8 +1,8 @@
-"""A training script as people write them, with flax and optax: it knows nothing of hloinspect.
+"""Train a small language model with flax and optax. The script does not use hloinspect.
 
-    python examples/plain_train.py      trains a small language model on whatever devices there are
+    python examples/plain_train.py      trains on the devices of this machine
 
-plain_step.py beside it is all that hloinspect needs to compile its step for hardware that is not there.
+With plain_step.py, hloinspect compiles its step for hardware that the machine does not have.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A training step that sends the MLP's hidden activation to pinned host memory and fetches it for the backward pass.
+"""Lower a training step that sends the MLP's hidden activation to pinned host memory and fetches it again.
 
-Only shapes are given, so lowering it costs neither memory nor time.
+It gives only shapes, so lowering needs neither memory nor time.
 """
 
 import jax

@@ -125,13 +125,6 @@ def test_ci_runs_the_readmes_commands_with_a_browser_and_no_other_set_up():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_every_link_to_a_file_has_its_file(document: str):
-    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / document).read_text()):
-        if "://" not in link:
-            assert (ROOT / document).parent.joinpath(link).exists(), link
-
-
 def test_the_example_target_files_in_the_docs_are_valid(tmp_path: Path):
     from hloinspect.hardware import load_target
 
