@@ -18,9 +18,9 @@ from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
 from hloinspect.inputs.classify import COMPILED, DUMP, STEP, Input, classify
 from hloinspect.memory.estimate import ARTIFACTS, ESTIMATED, Memory, memory_of
-from hloinspect.offload.names import OffloadedName, hlo_dtype, with_alternatives, with_names
+from hloinspect.offload.names import OffloadedName, hlo_type_name, with_alternatives, with_names
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.placements.requested import Requested, requested_of
+from hloinspect.placements.requested import Requested, count_requested
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report, peak_info
@@ -285,7 +285,7 @@ def _stablehlo_beside(path: Path) -> Path:
 def _requested(path: Path, unmatched: tuple[str, ...] = (), dead: tuple[str, ...] | None = None) -> Requested | None:
     if not path.is_file():
         return None
-    return replace(requested_of(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched, dead=dead)
+    return replace(count_requested(path.read_text(encoding="utf-8", errors="replace")), unmatched=unmatched, dead=dead)
 
 
 def _unmatched(notes: Sequence[str]) -> tuple[str, ...]:
@@ -323,7 +323,7 @@ def _compiled(found: Input, result: CompileResult) -> _Loaded:
         target=manifest.target,
         devices=manifest.devices,
         names=tuple(
-            OffloadedName(n.name, hlo_dtype(n.dtype), n.shape, n.line, n.column) for n in manifest.offload_names
+            OffloadedName(n.name, hlo_type_name(n.dtype), n.shape, n.line, n.column) for n in manifest.offload_names
         ),
         device_bytes=device_bytes,
         host_bytes=assigned_bytes(manifest.memory, "host_"),
@@ -343,13 +343,13 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
         dumped_memory,
         dumped_modules,
         other_keys,
-        side_text,
+        read_side_file,
     )
-    from hloinspect.memory.assignment import assigned_bytes, parse_assignment
+    from hloinspect.memory.assignment import parse_assignment, sum_allocations
 
     modules = dumped_modules(found.path)
     chosen = choose_module(found.path, modules, wanted)
-    memory = dumped_memory(chosen) or assigned_bytes(parse_assignment(side_text(chosen.buffer_assignment)))
+    memory = dumped_memory(chosen) or sum_allocations(parse_assignment(read_side_file(chosen.buffer_assignment)))
     others = other_keys(modules, chosen)
     limits: tuple[str, ...] = ()
     if others and wanted is None:
@@ -435,12 +435,12 @@ def _with_thunks(offload: Offload, loaded: _Loaded) -> tuple[Offload, Sequence[s
     sequence, metadata = loaded.thunks
     if sequence is None:
         return offload, ()
-    from hloinspect.inputs.dumps import side_text
+    from hloinspect.inputs.dumps import read_side_file
     from hloinspect.offload.thunks import parse_thunks, with_thunks
 
     try:
-        named = side_text(metadata) or None
-        return with_thunks(offload, parse_thunks(side_text(sequence), named)), ()
+        named = read_side_file(metadata) or None
+        return with_thunks(offload, parse_thunks(read_side_file(sequence), named)), ()
     except HloParseError as error:
         return offload, (f"{sequence.name} was not used: {error}",)
 

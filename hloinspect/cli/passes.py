@@ -58,7 +58,7 @@ def command(
     output: str | None,
 ) -> None:
     """Say what each compiler pass did to the offload: where annotations became copies, were dropped, made asynchronous
-    or turned to host compute.
+    or became host compute.
 
     Reads the texts that XLA writes after its passes: of a directory, or of a step that is compiled for it.
     """
@@ -75,7 +75,7 @@ def command(
             ledger = ledger_of(dump, progress)
             differences = trail = None
             if shown is not None:
-                from hloinspect.passes.difference import differences as find_differences
+                from hloinspect.passes.difference import find_differences
 
                 differences = find_differences(ledger, shown, verbose)
             if followed is not None:

@@ -1,7 +1,7 @@
-"""What a module does with the host beside moving buffers: computation there, callbacks, feeds, sends and receives.
+"""Work of a module with the host that is no transfer: computation there, callbacks, feeds, sends and receives.
 
-Reported apart from transfers and never as offload: how long the host takes is not in the module, and none of it is
-what an offload policy asks for.
+It is reported separately from transfers and never as offload. How long the host takes is not in the module, and an
+offload policy requests none of it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ _ANNOTATIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """One instruction that works with the host. Bytes are those of one execution that go to the host and come from
-    it, as far as shapes tell; ``detail`` is the call's target or the handler's name.
+    """An instruction that works with the host.
 
-    ``kind`` is host_compute, callback, send, recv, infeed, outfeed, annotation (a placement that no compiler pass has
-    carried
-    out: the module is not optimized), or many_results (an async start of several results with host memory somewhere,
-    which no compiler was seen to make).
+    Bytes are those that one execution sends to the host and receives from it, as far as shapes show them. ``detail`` is
+    the target of the call or the name of the handler. ``kind`` is host_compute, callback, send, recv, infeed, outfeed,
+    annotation (a placement that no compiler pass has carried out: the module is not optimized), or many_results (an
+    async start with several results and host memory among them, which no known compiler makes).
     """
 
     kind: str
@@ -50,7 +49,7 @@ class HostEvent:
 
 
 def host_events(program: Program) -> Iterator[HostEvent]:
-    """All of a program, in the order of its computations."""
+    """Yield all host events of a program, in the order of its computations."""
     for computation in program.computations():
         for index in _places(computation):
             event = _event(program, computation, computation.instruction(index))
@@ -66,11 +65,11 @@ def _places(computation: Computation) -> list[int]:
     return sorted(found | starts | {*called})
 
 
-def kind_of(module: Module, instruction: Instruction) -> str:
-    """What kind of host event an instruction is, or "".
+def host_event_kind(module: Module, instruction: Instruction) -> str:
+    """Return the kind of an instruction's host event, or "".
 
-    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a
-    ``custom-call`` in dumps and protos.
+    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
+    in dumps and protos.
     """
     opcode = instruction.opcode
     if opcode in (INFEED, OUTFEED):
@@ -98,7 +97,7 @@ def _call_kind(target: str) -> str:
 
 
 def _event(program: Program, computation: Computation, instruction: Instruction) -> HostEvent | None:
-    kind = kind_of(program.module, instruction)
+    kind = host_event_kind(program.module, instruction)
     if not kind:
         return None
     operands = [program.module.shape_of(computation, operand) for operand in instruction.operands]
@@ -125,7 +124,7 @@ def _event(program: Program, computation: Computation, instruction: Instruction)
 
 
 def _device_bytes(shape: Shape | None) -> int:
-    """Bytes that do not lie in host memory already."""
+    """Return the bytes that do not lie in host memory already."""
     return 0 if shape is None else shape.size_bytes - shape.host_bytes
 
 

@@ -39,7 +39,7 @@ _REASONS = {
     "constant": "it depends on no argument of the step, so XLA makes it where it is needed",
     "lowering": "jax dropped it when it lowered the step: StableHLO has no such placement",
     "memory kind": "the compiled step has it in device memory",
-    "not borne": "no value bears this name",
+    "unknown name": "no value bears this name",
     "not needed": "the backward pass needs no value of this name: it is an output, or what a loop carries",
     "no transfer": "no transfer of the module answers to it, and none of the known reasons fits",
 }
@@ -49,7 +49,7 @@ _REMEDIES = {
     "constant": "pass it as an argument of the step if it is to be kept on the host",
     "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0" + BUT_NOT,
     "memory kind": 'memory_kind="pinned_host" in in_shardings or on the arrays, and in out_shardings',
-    "not borne": "compare the name with those of checkpoint_name",
+    "unknown name": "compare the name with those of checkpoint_name",
     "not needed": "name a value that the backward pass needs, inside of what jax.checkpoint wraps",
     "no transfer": "hloinspect passes shows which compiler pass takes it out",
 }
@@ -201,7 +201,7 @@ def _entry(entry: Entry) -> AuditEntry:
     if entry.outcome == "unused":
         reason = _OUTCOMES["unused"]
     remedy = _REMEDIES.get(entry.cause) if entry.outcome in ("dropped", "never matched") else None
-    if entry.cause == "not borne" and entry.near:
+    if entry.cause == "unknown name" and entry.near:
         remedy = f"did you mean {entry.near!r}? {remedy}"
     return AuditEntry(
         kind=entry.kind,

@@ -137,10 +137,10 @@ def _source(evidence: Evidence, computation: str | None, instruction: str | None
     """The user's line of an instruction that is no transfer."""
     if evidence.offload is None or computation is None or instruction is None:
         return None
-    from hloinspect.offload.source import source_of
+    from hloinspect.offload.source import read_source
 
     found = evidence.module.computations[computation].find(instruction)
-    source = source_of(found.metadata) if found is not None else None
+    source = read_source(found.metadata) if found is not None else None
     return SourceInfo(source.file, source.line, source.function or None) if source else None
 
 

@@ -17,7 +17,7 @@ from hloinspect.cli.trace import command
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo import load_module, load_module_bytes
 from hloinspect.measure.file import measure_file
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.expect import structure
@@ -164,7 +164,7 @@ def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, versio
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
-            assert structure(program_of(text)) == structure(program_of(proto)), folder
+            assert structure(build_program(text)) == structure(build_program(proto)), folder
 
 
 def test_a_schedule_with_another_order_or_shape_hashes_differently() -> None:
@@ -179,7 +179,7 @@ ENTRY main {
 """
 
     def hashed(own: str) -> str:
-        return structure(program_of(load_module_bytes(own.encode())))
+        return structure(build_program(load_module_bytes(own.encode())))
 
     assert hashed(text) == hashed(text.replace("b = ", "bb = ").replace("(b,", "(bb,"))
     assert hashed(text) != hashed(text.replace("f32[4]", "f32[8]"))

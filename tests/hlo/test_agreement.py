@@ -1,6 +1,6 @@
-"""Text and proto of the same module give the same model.
+"""Agreement of text and proto: both readers give the same model of one module.
 
-jaxlib makes the proto of a text. It runs in a child process: it may abort on a text that it does not like.
+jaxlib makes the proto from the text. It runs in a child process, since it may abort on a text that it cannot read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ module = _hlo.hlo_module_from_text(sys.stdin.buffer.read().decode())
 sys.stdout.buffer.write(module.as_serialized_hlo_module_proto())
 """
 UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\{(?:[^{}]|\{[^{}]*\})*\}")
-"""XLA prints the aliasing of an all-reduce-start, but jaxlib's own parser refuses it. The model has no such field."""
+"""Lines that XLA prints and jaxlib's own parser refuses: the aliasing of an all-reduce-start. The model has no such
+field."""
 PAIRS = sorted(path.parent for path in (ROOT / "fixtures").rglob("module.hlo.pb.gz"))
 TEXTS = sorted(
     path
@@ -36,28 +37,28 @@ TEXTS = sorted(
     if path.name.endswith((".hlo", ".hlo.gz", ".txt"))
 )
 OF_THE_WRAPPED = ("called", "custom_call_target", "replica_groups", "dim_labels", "window_text", "feature_groups")
-"""Fields that a sugared start has from the instruction that it wraps."""
+"""Fields that a sugared start has from the instruction inside it."""
 FRAMES_LOST = ("tpu_llama_train_no_offload",)
-"""jaxlib drops stacks whose table has plain ids, an old spelling: their innermost frame is not compared."""
+"""Fixtures whose stacks jaxlib drops: their table has plain ids, an old spelling. Innermost frames are not compared."""
 
 
-# ---- the two spellings of one thing, made one
+# ---- one form for the two spellings
 
 
 def resolved(module: Module, computation: Computation, operand: Operand) -> Operand:
-    """The operand as a path into what is no get-tuple-element, as compact text writes it."""
+    """Return the operand as a path into what is no get-tuple-element, as compact text writes it."""
     source, path = module.resolve(computation, operand)
     return operand if source is None else Operand(source.name, path)
 
 
 def wrapped(module: Module, instruction: Instruction) -> Instruction | None:
-    """What an ``async-start`` wraps: the root of its one computation."""
+    """Return the instruction inside an ``async-start``: the root of its only computation."""
     called = [module.computations[name] for name in instruction.called.get("calls", ()) if name in module.computations]
     return called[0].root if instruction.opcode == "async-start" and len(called) == 1 else None
 
 
 def start_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """The start behind an async update or done."""
+    """Return the start of an async update or done."""
     found: Instruction | None = instruction
     while found is not None and found.opcode in ("async-update", "async-done"):
         found = computation.find(found.operands[0].name)
@@ -66,8 +67,10 @@ def start_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def unwrapped(module: Module, computation: Computation, instruction: Instruction, field: str) -> Any:
-    """A field as ``compiled.as_text()`` has it. That prints an async pair as ``fusion-start`` and ``fusion-done`` and
-    shows what is particular to the wrapped instruction."""
+    """Return a field as ``compiled.as_text()`` has it.
+
+    That prints an async pair as ``fusion-start`` and ``fusion-done``, with the fields of the instruction inside it.
+    """
     if field == "operands":
         return tuple(resolved(module, computation, operand) for operand in instruction.operands)
     if field == "opcode" and instruction.opcode in ("async-update", "async-done"):
@@ -82,7 +85,7 @@ def unwrapped(module: Module, computation: Computation, instruction: Instruction
 
 
 def wrappers(module: Module) -> set[str]:
-    """Computations that are only the bodies of async pairs, which sugared text does not print."""
+    """Return the computations that are only bodies of async pairs, which sugared text does not print."""
     calls = [
         (i.opcode.startswith("async-"), name)
         for c in module.computations.values()
@@ -93,14 +96,15 @@ def wrappers(module: Module) -> set[str]:
 
 
 def comparable(field: str, value: Any) -> Any:
-    """jaxlib knows no ``wait_on_operation_queues`` any more and drops it when it reads the text of an older version."""
+    """Return a value for comparison, without ``wait_on_operation_queues``, which current jaxlib drops from older
+    text."""
     if field == "backend_config":
         return {key: part for key, part in value.items() if (key, part) != ("wait_on_operation_queues", [])}
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), every: int = 1) -> Iterator[str]:
-    """What differs between two models of one module, in words."""
+    """Yield the differences between two models of one module, in words."""
     fields = [field for field in FIELDS if field not in without]
     for name in ("name", "entry_name", "is_scheduled", "platform"):
         if getattr(text, name) != getattr(proto, name):
@@ -133,7 +137,7 @@ def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), e
 
 
 def converted(text: str) -> bytes:
-    """The text's proto, made by jaxlib; the test is skipped where there is none or it cannot read the text."""
+    """Return the text's proto, made by jaxlib. Skip the test where jaxlib is missing or cannot read the text."""
     if importlib.util.find_spec("jaxlib") is None or importlib.util.find_spec("jaxlib._hlo") is None:
         pytest.skip("no jaxlib with a reader of text")
     readable = UNREADABLE.sub(r"\1", text).encode()
@@ -205,6 +209,7 @@ def test_each_text_of_the_corpus_is_the_same_module_as_its_proto(path: Path) -> 
     text = unpacked(path)
     without: tuple[str, ...] = ()
     if path.name.startswith(FRAMES_LOST):
-        without = ("metadata", "backend_config")  # jaxlib also hands a start's configuration to what it wraps
+        # jaxlib also gives a start's configuration to the instruction inside it
+        without = ("metadata", "backend_config")
     every = 1 if len(text) < 8_000_000 else 11
     assert list(differences(parse_text(text), parse_proto(converted(text)), without=without, every=every)) == []

@@ -1,6 +1,6 @@
-"""Hostile input: whatever the bytes, the readers refuse in one line or give a model that answers every question.
+"""Hostile input: the readers refuse any bytes in one line, or return a model whose every attribute can be read.
 
-``survives`` is the claim: nothing but HloParseError (or InputError in front of it) may come out, at any question.
+``survives`` checks that only HloParseError (or InputError before it) is raised.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from hloinspect.hlo import Module, load_module_bytes, parse_proto, parse_text
 from hloinspect.hlo.groups import parse_replica_groups
 from hloinspect.hlo.scan import split_attributes
 from hloinspect.hlo.shape import parse_shape
-from tests.support.hlo_samples import ROOT, ask_instruction, text_of, zoo_proto, zoo_text
+from tests.support.hlo_samples import ROOT, read_attributes, text_of, zoo_proto, zoo_text
 
 REAL = sorted(path for path in (ROOT / "fixtures").rglob("module.hlo.*.gz") if "offload_scan" in path.parent.name)[:2]
 LONG = 100_000
 
 
 def check_line(error: InputError) -> None:
-    """A refusal is one line that says something."""
+    """Assert that a refusal is one line with a text."""
     assert str(error)
     assert "\n" not in str(error)
 
 
-def ask_all(module: Module) -> None:
-    """Asks every instruction everything; each may refuse for itself."""
+def read_all(module: Module) -> None:
+    """Read every attribute of every instruction. Each may raise an error."""
     for computation in module.computations.values():
         for question in (computation.may_touch_host, lambda c=computation: (c.parameters, c.root)):
             try:
@@ -39,19 +39,19 @@ def ask_all(module: Module) -> None:
                 check_line(error)
         for index in range(len(computation)):
             try:
-                ask_instruction(module, computation, computation.instruction(index))
+                read_attributes(module, computation, computation.instruction(index))
             except HloParseError as error:
                 check_line(error)
 
 
 def survives(data: bytes) -> bool:
-    """Whether a module came of it."""
+    """Return whether the bytes gave a module."""
     try:
         module = load_module_bytes(data, "NAME")
     except InputError as error:
         check_line(error)
         return False
-    ask_all(module)
+    read_all(module)
     return True
 
 
@@ -61,7 +61,7 @@ def text_survives(text: str) -> bool:
     except HloParseError as error:
         check_line(error)
         return False
-    ask_all(module)
+    read_all(module)
     return True
 
 
@@ -71,7 +71,7 @@ def proto_survives(data: bytes) -> bool:
     except HloParseError as error:
         check_line(error)
         return False
-    ask_all(module)
+    read_all(module)
     return True
 
 
@@ -195,7 +195,7 @@ def test_many_absurd_tables_and_computations_end() -> None:
     text_survives("HloModule m\n\nENTRY %m {\n  %a = f32[] negate(%p)\n" + "more\n" * LONG + "}\n")
 
 
-# ---- what points at itself
+# ---- references to themselves
 
 
 def test_text_whose_computations_call_each_other_in_circles_is_refused() -> None:
@@ -229,7 +229,7 @@ def test_operands_that_go_in_circles_do_not_trap_resolve() -> None:
         )
     )
     assert module.resolve(module.entry, module.entry.root.operands[0])[0] is None
-    ask_all(module)
+    read_all(module)
 
 
 # ---- fuzz

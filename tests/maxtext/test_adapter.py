@@ -23,7 +23,7 @@ from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant, inspect_maxtext
-from hloinspect.offload.names import _likeness, hlo_dtype
+from hloinspect.offload.names import _likeness, hlo_type_name
 from hloinspect.render.terminal.maxtext_text import maxtext_text
 from hloinspect.report.host_memory import HostMemory, host_memory_of
 from tests.support.places import FIXTURES
@@ -186,7 +186,7 @@ def test_the_same_step_is_compiled_recomputing_or_keeping_what_it_offloads(tmp_p
     ],
 )
 def test_a_dtype_of_jax_gets_hlos_word(dtype: str, word: str) -> None:
-    assert hlo_dtype(dtype) == word
+    assert hlo_type_name(dtype) == word
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(1, 6)), max_size=6), st.data())

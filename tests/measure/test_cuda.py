@@ -140,7 +140,7 @@ def eager(start_ps: int, kinds: tuple[str, str], size: int = 4096, **more: objec
     return Event(
         *(40 + to_host, start_ps, start_ps + 10 * US, called),
         memcpy=memcpy_details(*kinds, size),
-        what="apart",
+        what="other_copy",
         **more,  # type: ignore[arg-type]
     )
 

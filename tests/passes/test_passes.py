@@ -20,7 +20,7 @@ from hloinspect.errors import HloInspectError
 from hloinspect.passes.census import census_of, signature
 from hloinspect.passes.dump import find_passes
 from hloinspect.passes.follow import follow
-from hloinspect.passes.ledger import Ledger, ledger_of, words
+from hloinspect.passes.ledger import Ledger, change_sentences, ledger_of
 from tests.support.passes_samples import DROPPED, GOOD, KEY, annotated, copied, marked, module, started, without, write
 from tests.support.places import ROOT
 
@@ -37,7 +37,7 @@ def answer(*arguments: str | Path) -> dict[str, Any]:
 
 
 def refusal(*arguments: str | Path) -> str:
-    """The one line that a bad input gets."""
+    """Return the one line that a bad input gets."""
     result = run(*arguments)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -65,7 +65,7 @@ def ledger(folder: Path) -> Ledger:
 
 
 def test_every_pass_that_changes_something_is_named_in_order_with_what_it_did(good: Path) -> None:
-    assert [(change.text.name, words(change)) for change in ledger(good).shown] == [
+    assert [(change.text.name, change_sentences(change)) for change in ledger(good).shown] == [
         ("convert-placements", ["annotations became XLA's own marks"]),
         ("host-offloader", ["placements became transfers"]),
         ("asyncifier", ["made asynchronous"]),
@@ -121,7 +121,7 @@ def test_a_placement_of_what_is_there_already_is_not_called_dropped(tmp_path: Pa
     texts = {"0000.a.after_x.before_y": twice, "0001.a.after_host-offloader.before_z": copied()}
     (change,) = ledger(write(tmp_path / "d", texts)).shown
     assert change.dropped == {}
-    assert words(change) == [
+    assert change_sentences(change) == [
         "1 of 2 placements to the host made no transfer of their own",
         "placements became transfers",
     ]
@@ -143,20 +143,20 @@ def test_compute_that_moves_to_the_host_is_said(tmp_path: Path) -> None:
         "0002.a.after_host-compute.before_z": execute,
     }
     first, second = ledger(write(tmp_path / "d", texts)).shown
-    assert "turned to compute in host memory" in words(first)
-    assert "turned to host compute" in words(second)
+    assert "became compute in host memory" in change_sentences(first)
+    assert "became host compute" in change_sentences(second)
     assert second.dropped == {}
 
 
-def test_a_kernel_on_host_memory_is_told_from_a_copy(tmp_path: Path) -> None:
+def test_a_kernel_on_host_memory_is_distinguished_from_a_copy(tmp_path: Path) -> None:
     kernel = module("%copy.1 = f32[1024]{0:S(5)} copy(%act)", "%back = f32[1024]{0} negate(%copy.1)")
     texts = {"0000.a.after_x.before_y": copied(), "0001.a.after_fuse.before_z": kernel}
     (change,) = ledger(write(tmp_path / "d", texts)).shown
     assert change.kinds == ("copy_h2d", "kernel_h2d")
-    assert words(change) == ["kernels work on host memory"]
+    assert change_sentences(change) == ["kernels work on host memory"]
 
 
-def test_texts_from_inside_a_pass_are_read_only_when_asked_for(tmp_path: Path) -> None:
+def test_texts_from_inside_a_pass_are_read_only_on_request(tmp_path: Path) -> None:
     texts = {
         "0000.a.after_x.before_copy-insertion": copied(),
         "0001.copy-insertion.after_adding_copies": started(),
@@ -180,7 +180,7 @@ def test_a_directory_needs_neither_jax_nor_numpy_nor_protobuf(good: Path) -> Non
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-# ---- the quick look
+# ---- the fast search
 
 
 @pytest.mark.parametrize("text", [annotated(), marked(), copied(), started()])
@@ -200,7 +200,8 @@ SPECS = st.tuples(st.sampled_from(OPS), st.integers(0, 9), st.sampled_from(SPACE
 
 
 def program(specs: Sequence[tuple[str, int, str, str]], compact: bool) -> str:
-    """Instructions in a row, each of some earlier value, in host memory or not; parts of tuples in either spelling."""
+    """Return instructions in a row, each of some earlier value, in host memory or not; parts of tuples in either
+    spelling."""
     lines = []
     values = ["act"]
     for number, (op, operand, layout, other) in enumerate(specs):
@@ -258,7 +259,7 @@ def test_names_that_only_changed_make_no_difference(good: Path) -> None:
     assert "different, but for names" in run(good, "--pass", "rename").stdout
 
 
-def test_metadata_is_shown_only_when_asked_for(good: Path) -> None:
+def test_metadata_is_shown_only_on_request(good: Path) -> None:
     assert "op_name" not in run(good, "--pass", "pre/convert-placements").stdout
     assert 'op_name="jit(f)/device_put"' in run(good, "--pass", "pre/convert-placements", "-v").stdout
 
@@ -315,12 +316,12 @@ def test_a_trail_that_is_lost_says_where_and_why(tmp_path: Path) -> None:
     assert "The trail is lost at remat (text 1)" in run(folder, "--follow", "copy-start").stdout
 
 
-def test_transfers_that_nothing_tells_apart_are_not_guessed(tmp_path: Path) -> None:
+def test_transfers_that_cannot_be_distinguished_are_not_guessed(tmp_path: Path) -> None:
     marks = [f'%m{n} = f32[1024]{{0}} custom-call(%x), custom_call_target="MoveToHost"' for n in range(3)]
     before = module(*marks, "%back = f32[1024]{0} negate(%act)")
     after = module("%c0 = f32[1024]{0:S(5)} copy(%x)", "%back = f32[1024]{0} negate(%act)")
     folder = write(tmp_path / "d", {"0000.a.after_x.before_y": before, "0001.a.after_merge.before_z": after})
-    assert follow(ledger(folder), "c0").lost == "3 there are alike, and nothing tells which"
+    assert follow(ledger(folder), "c0").lost == "3 there are alike, and nothing shows which"
 
 
 def test_a_copy_that_a_pass_adds_is_not_taken_for_a_transfer_of_the_same_size(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hloinspect.analyze.inspect import inspect
 from hloinspect.cli import main
 from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
-from hloinspect.placements.requested import Requested, requested_of
+from hloinspect.placements.requested import Requested, count_requested
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
@@ -322,8 +322,8 @@ def test_placements_and_memory_kinds_of_stablehlo_are_counted() -> None:
     %0 = stablehlo.custom_call @annotate_device_placement(%arg0) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
     %1 = stablehlo.custom_call @annotate_device_placement(%0) {mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
 """  # noqa: E501
-    assert requested_of(text) == Requested(to_host=1, to_device=1, arguments=1, results=2)
-    assert not requested_of("module @jit_step {}").anything
+    assert count_requested(text) == Requested(to_host=1, to_device=1, arguments=1, results=2)
+    assert not count_requested("module @jit_step {}").anything
 
 
 MESSAGES = [

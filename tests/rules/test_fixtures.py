@@ -19,7 +19,7 @@ from hloinspect.offload.transfers import find_offload
 from hloinspect.report.schema import MemoryInfo
 from hloinspect.rules.engine import run_rules
 from hloinspect.rules.evidence import Evidence
-from tests.support.rules_samples import codes, done_behind_start, edited, finding, fixture, report_of, synchronous
+from tests.support.rules_samples import codes, done_after_start, edited, finding, fixture, report_of, synchronous
 
 # Errors and warnings by fixture. A `hid` of 2 MiB is small beside a copy's latency of 10 us, so windows are short.
 # HLO114 is left out: kernels so small are mostly launch time, and which is dearer changes with a few microseconds.
@@ -67,7 +67,7 @@ def test_a_copy_back_that_is_waited_for_at_once_is_at_the_point_of_use(tmp_path:
     transfers = find_offload(load_module(original)).transfers
     back = next(t for t in transfers if t.direction == "h2d" and t.bytes > 1 << 32)
     assert back.done is not None
-    moved = edited(original, tmp_path / "moved.hlo", done_behind_start(back.start, back.done))
+    moved = edited(original, tmp_path / "moved.hlo", done_after_start(back.start, back.done))
     assert "HLO101" not in codes(report_of(original, "h100"))
     told = finding(report_of(moved, "h100"), "HLO101")
     assert (told.instruction, told.severity) == (back.start, "error")

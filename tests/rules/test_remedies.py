@@ -14,7 +14,7 @@ from hloinspect.compile.versions import comparable, release_of
 from hloinspect.hardware import load_target
 from hloinspect.hlo.load import load_module
 from hloinspect.inputs.manifest import Configuration
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, Slices, check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.placements.requested import Requested
@@ -232,7 +232,7 @@ def _without_offset(path: Path) -> Callable[[str], str]:
 
 def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
     modules = [*FIXTURES.glob("*/*/module.hlo.pb.gz"), AS_IT_IS, NO_BARRIER, PIPELINED]
-    found = [check_slices(program_of(load_module(path))) for path in modules]
+    found = [check_slices(build_program(load_module(path))) for path in modules]
     assert sum(check.on_host for slices in found for check in slices.checks) == 34
     assert not any(slices.gap for slices in found)
 
@@ -450,8 +450,8 @@ def test_slices_become_kernels_by_one_set_of_flags_in_every_version() -> None:
 def test_a_point_that_pipelines_too_early_is_never_a_good_one() -> None:
     report = report_of(AS_IT_IS, "h100")
 
-    def fault(*program_of: str) -> str | None:
-        return pipelined_too_early(dataclasses.replace(report, program=program(program_of[0], None, *program_of[1:])))
+    def fault(*compiler: str) -> str | None:
+        return pipelined_too_early(dataclasses.replace(report, program=program(compiler[0], None, *compiler[1:])))
 
     assert "before jax 0.11.1" in (fault("0.10.1", FLAG) or "")
     assert fault("0.11.1", FLAG) is None

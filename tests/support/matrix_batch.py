@@ -1,10 +1,10 @@
-"""Compiles many steps in one process by the code of hloinspect's child: a small step costs less than importing jax.
+"""Compilation of many steps in one process by the code of hloinspect's child, which saves an import of jax for each.
 
     python tests/support/matrix_batch.py < requests.json
 
-Standard input is a list of requests as ``compile_step`` sends them, all for the same target and devices; each leaves
-its files in the directory that it names, which must not exist. Used by test_matrix.py; the way through ``compile_step``
-itself is tested in test_compile_step.py.
+Standard input is a list of requests as ``compile_step`` sends them, all for the same target and devices. Each leaves
+its files in the directory that it names, which must not exist. It is used by test_matrix.py. ``compile_step`` itself is
+tested in test_compile_step.py.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def main() -> None:
             (out / "error.txt").write_text(traceback.format_exc())
             (out / "message.txt").write_text(message.one_line(error.with_traceback(None)))
     sys.stdout.flush()
-    os._exit(0)  # as the child does: compile-only clients have been seen to crash while the interpreter shuts down
+    os._exit(0)  # as the child does: compile-only clients have crashed while the interpreter shuts down
 
 
 def _prepare_once() -> None:
-    """One topology for all requests, and this process becomes the target once: that is never undone."""
+    """Prepare one topology for all requests. This process becomes the target once, which is never undone."""
     make_devices = child._target_devices
     made: list[list[Any]] = []
 

@@ -294,7 +294,7 @@ REPORT = {
                     ),
                     "cause": Maybe(
                         one_of(
-                            *("folded", "dead", "constant", "lowering", "memory kind", "not borne", "not needed"),
+                            *("folded", "dead", "constant", "lowering", "memory kind", "unknown name", "not needed"),
                             "no transfer",
                         )
                     ),

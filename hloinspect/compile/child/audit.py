@@ -108,9 +108,9 @@ def _type(var: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _hlo_dtype(dtype: str) -> str:
-    from hloinspect.offload.names import hlo_dtype
+    from hloinspect.offload.names import hlo_type_name
 
-    return hlo_dtype(dtype)
+    return hlo_type_name(dtype)
 
 
 def _on_host(var: Any) -> bool | None:

@@ -8,16 +8,16 @@ from typing import Any
 
 from hloinspect._version import __version__
 from hloinspect.passes.census import KINDS, Census
-from hloinspect.passes.difference import Difference
+from hloinspect.passes.difference import TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Trail
-from hloinspect.passes.ledger import Change, Ledger, words
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
 
 SCHEMA = "hloinspect.passes/1"
 
 
 def to_json(
-    ledger: Ledger, source: str, differences: tuple[Difference, ...] | None = None, trail: Trail | None = None
+    ledger: Ledger, source: str, differences: tuple[TextDifference, ...] | None = None, trail: Trail | None = None
 ) -> str:
     """``{schema, hloinspect, input, module, texts, bytes, missing, others, kinds, first, last, changes, quiet,
     differences, trail}``; the last two are null unless they were asked for. Counts are those of one execution of every
@@ -64,10 +64,10 @@ def _change(change: Change) -> dict[str, Any]:
         }
         for kind in change.kinds
     }
-    return {**_text(change.text), "words": words(change), "dropped": change.dropped, "counts": counts}
+    return {**_text(change.text), "words": change_sentences(change), "dropped": change.dropped, "counts": counts}
 
 
-def _difference(found: Difference) -> dict[str, Any]:
+def _difference(found: TextDifference) -> dict[str, Any]:
     parts = [{"computation": part.computation, "lines": [asdict(line) for line in part.lines]} for part in found.parts]
     return {"before": _text(found.before), "after": _text(found.after), "parts": parts, "left_out": found.left_out}
 

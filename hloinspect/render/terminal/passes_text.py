@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from hloinspect.passes.census import KINDS, MOVES, Census, Count
-from hloinspect.passes.difference import Difference
+from hloinspect.passes.difference import TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Hop, Trail
-from hloinspect.passes.ledger import Change, Ledger, words
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
 from hloinspect.render.terminal.table import Column, Layout, cut, table
 from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.thresholds import SHOWN_NAMES
@@ -36,7 +36,7 @@ _HOPS = (Column(is_left=True, least=19), Column(is_left=True))
 _BELOW = Layout(indent=9, has_head=False)
 _COUNTED = replace(_BELOW, narrowing=(("before", 13), ("before", _without_bytes), ("after", _without_bytes)))
 _COLORS = {"-": "red", "+": "green"}
-_WARNINGS = ("dropped", "became kernels", "kernels work", "turned to", "made synchronous")
+_WARNINGS = ("dropped", "became kernels", "kernels work", "became compute", "became host", "made synchronous")
 _ONE = {
     "annotation_d2h": "annotation for the host",
     "annotation_h2d": "annotation for the device",
@@ -123,7 +123,7 @@ def _change_lines(change: Change, width: int) -> list[str]:
     number = str(text.number) if text.number >= 0 else ""
     where = f"   in {text.pipeline}" if text.pipeline and not text.is_start and not text.inside else ""
     lines = [f"{number:>5}  {click.style(text.label, bold=True)}{where}"]
-    for sentence in words(change):
+    for sentence in change_sentences(change):
         color = "red" if any(word in sentence for word in _WARNINGS) else "cyan"
         lines.append(f"       {click.style(sentence, fg=color)}")
     counts = [(kind, change.before.of(kind), change.after.of(kind)) for kind in change.kinds]
@@ -154,7 +154,7 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
 # ---- one pass, instruction by instruction
 
 
-def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = False) -> str:
+def differences_text(found: tuple[TextDifference, ...], wanted: str, whole: bool = False) -> str:
     """Return both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
     if not found:
         return f"{wanted}: no text of it changes anything that has to do with the host"
@@ -167,7 +167,7 @@ def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = F
     return "\n".join(lines)
 
 
-def _difference_lines(difference: Difference) -> list[str]:
+def _difference_lines(difference: TextDifference) -> list[str]:
     lines = [f"--- {difference.before.path.name}", f"+++ {difference.after.path.name}"]
     for part in difference.parts:
         lines.append(click.style(f"@@ {part.computation} @@", fg="cyan"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hloinspect.errors import UsageError
 from hloinspect.hlo.model import Computation
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.render.terminal.report_text import tensor_text
 from hloinspect.render.traces.trackevents import BYTES, NO_UNIT, Slice, TraceWriter, Value
 from hloinspect.report.schema import Report, TransferInfo
@@ -201,7 +201,7 @@ class _Band:
                 if found is not None:
                     metadata = found.metadata
                     break
-            source = source_of(metadata) if metadata is not None else None
+            source = read_source(metadata) if metadata is not None else None
             self._places[one.name] = {
                 "first instruction" if self._timeline.kind == "predicted" else "instruction": one.name or None,
                 "op": (metadata.op_name or None) if metadata is not None else None,

@@ -21,7 +21,7 @@ from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.text_computation import TextComputation
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.prediction import Prediction
-from hloinspect.profiles.protowire import message
+from hloinspect.profiles.protowire import message_field
 from hloinspect.profiles.spacebuilder import PlaneBuilder, SpaceBuilder, Value
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, HLO_TEXT, PREDICTION_HOST
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
@@ -137,7 +137,7 @@ def _embedded(module: Module) -> tuple[str, bytes]:
 
         proto = serialized(module)
         assert proto is not None
-        return HLO_PROTO, message(1, proto)  # HloProto.hlo_module
+        return HLO_PROTO, message_field(1, proto)  # HloProto.hlo_module
     first = next(iter(module.computations.values()), None)
     text = first.module_text if isinstance(first, TextComputation) else print_module(module)
     return HLO_TEXT, gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)
