@@ -1,4 +1,4 @@
-"""What fails a check whatever its budgets are: wrong values, a step that does not fit, one that does not compile."""
+"""Blocking rules, which fail a check whatever its budgets are: wrong values, a step that does not fit or compile."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_wrong_gradients_are_never_recorded_as_a_baseline(tmp_path: Path) -> Non
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A GB200 with 16 MiB of memory."""
+    """Return a GB200 with 16 MiB of memory."""
     path = tmp_path / "tiny.toml"
     path.write_text(
         'base = "gb200"\ntitle = "tiny"\n[hbm_bytes]\nvalue = 16777216\nsource = "made for a test"\n',
@@ -180,7 +180,7 @@ def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkey
     (tmp_path / "pyproject.toml").write_text('[tool.hloinspect.severity]\nHLO301 = "warning"\n', encoding="utf-8")
     result = check(WRONG, *STALL)
     assert result.exit_code == 0
-    assert "HLO301 is a warning here, over which no check fails by itself: XLA copies" in result.stdout
+    assert "HLO301 is a warning here, which fails a check only by a budget that counts it: XLA copies" in result.stdout
 
 
 def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
@@ -216,7 +216,7 @@ def test_an_error_of_a_blocking_rule_fails_and_a_warning_is_shown(small: Report,
             assert f"{code} ({BLOCKING[code]})" in shown
         else:
             word = "a warning" if severity == "warning" else "information"
-            assert f"{code} is {word} here, over which no check fails by itself: a message" in shown
+            assert f"{code} is {word} here, which fails a check only by a budget that counts it: a message" in shown
             assert BLOCKING[code] not in shown  # a warning says that it may happen
 
 

@@ -1,4 +1,4 @@
-"""``[[tool.hloinspect.step]]``: the whole gate of a project from pyproject.toml."""
+"""The tables ``[[tool.hloinspect.step]]``: the whole gate of a project from pyproject.toml."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_steps_that_a_baseline_would_call_the_same_are_refused_with_what_differs
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two files of one name in two folders, and a working directory beside them."""
+    """Return two files of one name in two folders, and a working directory beside them."""
     files = [tmp_path / folder / "step.hlo.gz" for folder in ("a", "b", "deep/a")]
     for file in files:
         file.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""``hloinspect.check`` from Python."""
+"""The function ``hloinspect.check`` in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.gate_samples import SMALL, fixture_text
 
 
 class Compiled:
-    """What hloinspect uses of a jax.stages.Compiled: its text. The real one is checked in test_gate_ci.py."""
+    """The part of a jax.stages.Compiled that hloinspect uses: its text. The real one is checked in test_ci.py."""
 
     def as_text(self) -> str:
         return fixture_text("gb200_host_stack_donated")
@@ -71,7 +71,7 @@ def test_a_report_an_inspection_and_a_compiled_program_are_checked_as_they_are()
 
 
 def local_step() -> None:
-    """Stands for a step."""
+    """Do nothing, in place of a step."""
 
 
 def test_what_is_no_step_says_so() -> None:

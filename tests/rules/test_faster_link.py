@@ -19,7 +19,7 @@ STEP = fixture("gb200_offload_scan")
 
 @pytest.mark.parametrize(("link", "is_named"), [("55GB/s", True), ("10GB/s", False)])
 def test_a_link_that_nobody_can_buy_is_no_advice(link: str, is_named: bool) -> None:
-    """The sends need 439 GB/s: 8 times 55 GB/s, and 44 times 10 GB/s."""
+    """Use sends that need 439 GB/s: 8 times 55 GB/s, and 44 times 10 GB/s."""
     result = CliRunner().invoke(main, ["inspect", str(STEP), "--target", "h100", "--link", link])
     assert ("or a link of 4" in result.stdout) is is_named
     found = inspect(str(STEP), target="h100", link=link)

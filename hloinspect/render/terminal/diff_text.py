@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from hloinspect.gate.difference import Difference
-from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, side_text
+from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, snapshot_title
 from hloinspect.render.terminal.table import NARROW, Column, table
 from hloinspect.render.terminal.wrap import wrapped
 
@@ -15,7 +15,7 @@ _COLUMNS = (Column(is_left=True), Column("A"), Column("B"), Column())
 
 def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
     """Return what differs, the figures first."""
-    lines = [f"A  {side_text(found.before)}", f"B  {side_text(found.after)}"]
+    lines = [f"A  {snapshot_title(found.before)}", f"B  {snapshot_title(found.after)}"]
     rows = [
         (c.metric, amount_text(c.before, c.unit), amount_text(c.after, c.unit), percent_text(c))
         for c in changed_metrics(found)
