@@ -8,7 +8,7 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_text(size: int) -> str:
-    """Return a size with three digits and a binary unit: ``512 MiB``."""
+    """Return a size in bytes as text with three digits and a binary unit, such as ``512 MiB``."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -28,7 +28,8 @@ def listed(items: Sequence[object], most: int) -> str:
 
 
 def time_text(milliseconds: float) -> str:
-    """Return a time with about three digits: ``2.4 ms``, ``75.3 ms``, ``1.4 us``, ``3 ns``, ``14.83 s``."""
+    """Return a time in milliseconds as text with about three digits: ``2.4 ms``, ``1.4 us``, ``3 ns`` or ``14.83
+    s``."""
     if milliseconds >= 10_000:
         return f"{milliseconds / 1e3:.2f} s"
     if milliseconds >= 100:

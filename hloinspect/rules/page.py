@@ -54,8 +54,8 @@ _ABOUT = f"""
 HLO1xx are about time, HLO2xx about memory, HLO3xx about correctness, HLO4xx about evidence.
 
 **Severity.** The table has the highest severity of each rule. A rule on time gives a lower one where little is lost: a
-warning below {100 * WARNING_COST_SHARE:g} % of the step, information below {100 * INFO_COST_SHARE:g} %, and at most a \
-warning where the verdicts of all its transfers
+warning below {100 * WARNING_COST_SHARE:g} % of the step, information below {100 * INFO_COST_SHARE:g} %, \
+and at most a warning where the verdicts of all its transfers
 change within the range of the prediction. Text shows errors and warnings, five at most; `--all` shows the rest.
 
 **Choosing.** Codes, or beginnings of codes (`HLO2`, `ALL`); the longest one that fits decides.

@@ -47,7 +47,7 @@ function sentence(text) {
 function figureTable(transfer) {
   const groups = [["predicted", transfer.p], ["measured", transfer.m]].filter(([, times]) => times);
   if (!groups.length) return null;
-  const window_ = transfer.m && transfer.m.is_window ? "window from start to end of wait" : "takes";
+  const window_ = transfer.m && transfer.m.is_window ? "window from start to copy-done" : "takes";
   const rows = [
     [`${window_}, each`, "duration_each_ms"],
     [`${window_}, a step`, "duration_ms"],
