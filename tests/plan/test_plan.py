@@ -20,9 +20,9 @@ from hloinspect.plan.front import (
     TELLING,
     best,
     front,
+    is_faster_or_slower,
     largest,
     tied_with_best,
-    is_faster_or_slower,
     why_best,
     with_recomputation,
 )
