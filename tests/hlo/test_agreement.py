@@ -139,7 +139,7 @@ def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), e
                     a, b = getattr(left, field), getattr(right, field)
                 else:
                     a, b = unwrapped(text, computation, left, field), unwrapped(proto, other, right, field)
-                if comparable(field, a) != comparable(field, b):
+                if a != b and comparable(field, a) != comparable(field, b):
                     yield f"{left!r} {right!r} {field}: {a} {b}"
         if plain and list(computation.may_touch_host()) != list(other.may_touch_host()):
             yield f"{computation.name}: host"
