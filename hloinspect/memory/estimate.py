@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
-from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
+from hloinspect.memory.live import LiveLeaf, Liveness
+from hloinspect.memory.liveness import liveness
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.source import Source, read_source
