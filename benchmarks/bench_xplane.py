@@ -186,7 +186,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--measure"]:
         _measure(*arguments[1:])
         return 0
-    if arguments[:1] == ["--write"]:  # in a process of its own: a child's peak memory begins at its parent's
+    if arguments[:1] == ["--write"]:  # in a separate process: a child's peak memory begins at its parent's
         write_trace(Path(arguments[1]), int(arguments[2]))
         return 0
     events = int(arguments[0]) if arguments else EVENTS

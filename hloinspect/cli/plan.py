@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, compiling_options
+from hloinspect.cli.numbers import DEVICES, JOBS, SECONDS, TOKENS, TOPOLOGY
+from hloinspect.cli.options import Progress, compiling_options, gather_compiling
 from hloinspect.errors import UsageError
-from hloinspect.options import Production
 
 if TYPE_CHECKING:
+    from hloinspect.options import CompileOptions
     from hloinspect.plan.judge import WritePage
     from hloinspect.plan.model import Plan
 
@@ -43,8 +44,10 @@ EXIT_NONE = 1
 @click.option("--time", "time_text", metavar="TIME", default="10m", show_default=True, help="What --search may take.")
 @click.option("--tensors", is_flag=True, help="Tell for each offloaded tensor what it buys: two compilations each.")
 @click.option("--target", "targets", metavar="NAME,NAME", help="Hardware to compile and judge for.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Number of devices the step runs on.")
-@click.option("--topology", metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4.")
+@click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
+@click.option(
+    "--topology", type=TOPOLOGY, metavar="PxHxD", help="NVLink domains x hosts x devices a host, such as 2x16x4."
+)
 @click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for every point; repeatable.")
 @click.option(
     "--link", "links", multiple=True, metavar="RATE,RATE", help="Host link; with several, every point under each."
@@ -56,10 +59,8 @@ EXIT_NONE = 1
     "--memory", metavar="PERCENT", default="100%", show_default=True, help="Share of device memory for the step."
 )
 @click.option("--samples", metavar="N|AXIS", help="Samples a step, or the axis that says it. Default: batch.")
-@click.option("--tokens", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Tokens a sample.")
-@click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="N", help="Compile so many at once. Default: by cores and memory."
-)
+@click.option("--tokens", type=TOKENS, metavar="N", help="Tokens a sample.")
+@click.option("--jobs", type=JOBS, metavar="N", help="Compile so many at once. Default: by cores and memory.")
 @click.option(
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling writes, a folder a point."
 )
@@ -72,6 +73,7 @@ EXIT_NONE = 1
     "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), default="text", show_default=True
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
+@gather_compiling
 def command(
     sources: tuple[str, ...],
     vary: tuple[str, ...],
@@ -80,18 +82,13 @@ def command(
     time_text: str,
     tensors: bool,
     targets: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
+    compiling: CompileOptions,
     links: tuple[str, ...],
     also: str,
     memory: str,
     samples: str | None,
     tokens: float | None,
     jobs: int | None,
-    keep: Path | None,
-    production: Production,
-    cache: Path | None,
     show_all: bool,
     scheduler: str | None,
     style: str,
@@ -116,19 +113,14 @@ def command(
         targets=tuple(split(targets or "")),
         links=tuple(rates(links)),
         also=tuple(split(also)),
-        devices=devices,
-        topology=topology,
-        xla_flags=xla_flags,
+        compiling=compiling,
         memory_share=share_of(memory),
         samples=number,
         samples_axis=axis,
         tokens=tokens,
         jobs=jobs,
-        keep=keep,
         scheduler=scheduler,
         pages=_pages(style, output),
-        production=production,
-        cache=cache,
     )
     progress = Progress()
     try:
@@ -167,8 +159,8 @@ def _pages(style: str, output: str | None) -> WritePage | None:
 
 
 def pages_of(style: str, output: str | None) -> Path | None:
-    """The folder for the reports of single points beside a page: ``plan-points`` for ``plan.html``. Raises UsageError
-    for a page without a file."""
+    """Return the folder for the reports of single points beside a page: ``plan-points`` for ``plan.html``. Raises
+    UsageError for a page without a file."""
     if style != "html":
         return None
     if output is None or output == "-":
@@ -177,7 +169,7 @@ def pages_of(style: str, output: str | None) -> Path | None:
 
 
 def page_links(plan: Plan, folder: Path | None) -> dict[int, str]:
-    """Where the report of each point is, seen from the page."""
+    """Return where the report of each point is, seen from the page."""
     if folder is None:
         return {}
     names = {point.number: f"point{point.number}.html" for point in plan.points if point.step is not None}
@@ -185,17 +177,17 @@ def page_links(plan: Plan, folder: Path | None) -> dict[int, str]:
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas, without what is empty."""
+    """Return the parts between commas, without what is empty."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def rates(texts: Sequence[str]) -> list[str]:
-    """``225GB/s,450GB/s`` as two links; ``d2h=170GB/s,h2d=415GB/s`` is one."""
+    """Return ``225GB/s,450GB/s`` as two links; ``d2h=170GB/s,h2d=415GB/s`` is one."""
     return list(dict.fromkeys(part for text in texts for part in ([text.strip()] if "=" in text else split(text))))
 
 
 def share_of(text: str) -> float:
-    """``90%`` as 0.9. Raises UsageError."""
+    """Return ``90%`` as 0.9. Raises UsageError."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / 100
@@ -207,25 +199,25 @@ def share_of(text: str) -> float:
 
 
 def seconds_of(text: str) -> float:
-    """``10m``, ``90s`` or ``1h`` in seconds. Raises UsageError."""
+    """Return ``10m``, ``90s`` or ``1h`` in seconds. Raises UsageError."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     try:
         seconds = float(text[:-1]) * units[text[-1:]]
     except (KeyError, ValueError):
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
+    if not SECONDS.least <= seconds <= SECONDS.most:
         raise UsageError(f"--time {text}: write a time such as 10m, 90s or 1h")
     return seconds
 
 
 def samples_of(text: str | None) -> tuple[float | None, str | None]:
-    """``--samples 64`` is a number, ``--samples batch`` the axis that has it. Raises UsageError."""
+    """Read ``--samples 64`` as a number, ``--samples batch`` as the axis that has it. Raises UsageError."""
     if text is None:
         return None, None
     try:
         number = float(text)
     except ValueError:
         return None, text
-    if not 0 < number < float("inf"):
+    if not TOKENS.least <= number <= TOKENS.most:
         raise UsageError(f"--samples {text}: write how many samples a step has")
     return number, None

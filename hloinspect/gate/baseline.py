@@ -11,17 +11,25 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from hloinspect.decoding import Fault, decode, newer_version, parse_json, shown
 from hloinspect.errors import InputError, UsageError
-from hloinspect.gate.decode import FieldError, parsed, read_baseline, shown
 from hloinspect.gate.snapshot import Snapshot
+from hloinspect.kinds import Verdict
 
 SCHEMA = "hloinspect.baseline/1"
 _MAX_BYTES = 64 << 20
 _LINE = 100
 _RENAME = "--as NAME, or name = in pyproject.toml"
 _HOW = "make it with `hloinspect check ... --baseline {path} --update-baseline`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a baseline file holds."""
+
+    schema: str
+    entries: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +40,11 @@ class Baseline:
     entries: tuple[Snapshot, ...] = ()
 
     def find(self, wanted: Snapshot) -> Snapshot | None:
-        """The entry for the same step, target, number of devices and kind (predicted or measured)."""
+        """Return the entry for the same step, target, number of devices and kind (predicted or measured)."""
         return next((entry for entry in self.entries if entry.key == wanted.key), None)
 
     def why_missing(self, wanted: Snapshot) -> str:
-        """One sentence on why there is no entry, for ``find`` that gave None."""
+        """Say in one sentence why there is no entry, where ``find`` has returned None."""
         same = [entry for entry in self.entries if entry.step == wanted.step]
         if not same:
             more = f"; it has {', '.join(sorted({e.step for e in self.entries})[:4])}" if self.entries else ""
@@ -47,7 +55,7 @@ class Baseline:
         )
 
     def updated(self, entries: Sequence[Snapshot]) -> Baseline:
-        """With these entries in place of those of the same key."""
+        """Return the baseline with these entries in place of those of the same key."""
         merged = {entry.key: entry for entry in (*self.entries, *entries)}
         return Baseline(self.path, tuple(merged[key] for key in sorted(merged)))
 
@@ -60,12 +68,12 @@ def _where(entry: Snapshot) -> str:
 
 
 def load_baseline(path: Path) -> Baseline:
-    """The baseline in a file. Raises InputError, one line with the file and the field, where it is missing or not
-    whole."""
+    """Return the baseline in a file. Raises InputError, one line with the file and the field, where it is missing or
+    not whole."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise InputError(f"{path} is too large for a baseline ({_MAX_BYTES >> 20} MiB at most)")
-        data = parsed(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no baseline {path}: {_HOW.format(path=path)}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -74,13 +82,41 @@ def load_baseline(path: Path) -> Baseline:
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path} is not a baseline: its schema is {shown(schema)}, and this version reads {SCHEMA!r}")
+    newer = _newer(data)
     try:
-        entries: tuple[Snapshot, ...] = read_baseline(data)
-    except FieldError as error:
-        raise InputError(f"{path} is not a whole {SCHEMA}: {error}") from None
+        entries = decode(data, _Content, newer=newer).entries
+        for number, entry in enumerate(entries):
+            _check_counts(entry, f"entries[{number}]")
+    except Fault as fault:
+        how = f"; if an older version wrote it, delete it and {_HOW.format(path=path)}" if fault.key else ""
+        raise InputError(f"{path} is not a whole {SCHEMA}: {fault}{'' if newer else how}") from None
     if twice := _twice(entries):
         raise InputError(f"{path} has two entries for {twice.step} on {_where(twice)}: delete one of them")
     return Baseline(path).updated(entries)
+
+
+def _check_counts(entry: Snapshot, path: str) -> None:
+    """Raise Fault where what is counted by words does not add up: then a count was lost, or a word."""
+    for number, group in enumerate(entry.transfers):
+        for name, total in (("mechanisms", sum(group.mechanisms.values())), ("verdicts", sum(group.verdicts.values()))):
+            if total != group.count:
+                where = f"{path}.transfers[{number}].{name}"
+                raise Fault(where, f": expected counts that add up to count, {group.count}, found {total}")
+    totals = Counter[Verdict]()
+    for group in entry.transfers:
+        totals.update(group.verdicts)
+    if totals != Counter(entry.verdicts):
+        found = ", ".join(f"{count} {word}" for word, count in sorted(totals.items())) or "none"
+        raise Fault(f"{path}.verdicts", f": expected what the transfers add up to, {found}")
+
+
+def _newer(data: object) -> str:
+    """Return the version that wrote an entry where it is newer than this one, else ""."""
+    entries = data.get("entries") if isinstance(data, dict) else None
+    made = (
+        [entry.get("made") for entry in entries or () if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
+    return max((newer_version(each.get("hloinspect")) for each in made if isinstance(each, dict)), default="")
 
 
 def _twice(entries: Sequence[Snapshot]) -> Snapshot | None:
@@ -93,15 +129,15 @@ def _twice(entries: Sequence[Snapshot]) -> Snapshot | None:
 
 
 def to_json(baseline: Baseline) -> str:
-    """The file's text: sorted, floats to a picosecond or so, a line end at the end."""
+    """Return the file's text: sorted, floats to a picosecond or so, a line end at the end."""
     from hloinspect.report.json import rounded
 
     entries = [asdict(entry) for entry in baseline.entries]
     return _laid_out({"schema": SCHEMA, "entries": rounded(entries)}, "") + "\n"
 
 
-def _laid_out(value: Any, margin: str) -> str:
-    """JSON with what fits on one line on one line: a line of a difference then says something by itself."""
+def _laid_out(value: object, margin: str) -> str:
+    """Write JSON with what fits on one line on one line: a line of a difference then says something by itself."""
     line = json.dumps(value)
     if not isinstance(value, (dict, list)) or len(margin) + len(line) <= _LINE:
         return line
@@ -113,7 +149,7 @@ def _laid_out(value: Any, margin: str) -> str:
 
 
 def update_baseline(path: Path, entries: Sequence[Snapshot], named: Collection[str] = ()) -> Baseline:
-    """Puts entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
+    """Put entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
     if need be, and other processes that do the same wait. ``named`` are the steps whose names the user gave: they may
     replace the entry of another input. Raises InputError, and UsageError where it cannot be written, or where an entry
     would replace that of another input."""
@@ -153,8 +189,8 @@ def _refuse_others(old: Baseline, entries: Sequence[Snapshot], named: Collection
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """The right to change a file, for one process at a time. The folder is what is locked: the file is replaced, and a
-    lock file of its own would have to be kept out of the user's repository."""
+    """Hold the right to change a file, for one process at a time. What is locked is the folder: the file is replaced,
+    and a lock file of its own would have to be kept out of the user's repository."""
     import fcntl
 
     folder = os.open(path.parent, os.O_RDONLY)

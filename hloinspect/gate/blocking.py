@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from hloinspect.compile.known_errors import REFUSED
 from hloinspect.gate.budget import with_article
 from hloinspect.gate.snapshot import MEASURED, kind_of
+from hloinspect.kinds import NoteKind
 from hloinspect.report.schema import Report
 from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.rule import ERROR
@@ -27,7 +27,7 @@ class Note:
     """
 
     code: str
-    kind: Literal["found", "left out", "could not look", "undecided"]
+    kind: NoteKind
     text: str
 
 

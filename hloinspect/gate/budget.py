@@ -9,15 +9,20 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Final
 
 from hloinspect.errors import UsageError
+from hloinspect.kinds import Amount, BudgetOp, BudgetUnit
 
-TIME, SIZE, COUNT = "time", "size", "count"
-ABSOLUTE, OVER_BASELINE = "=", "+"
+TIME: Final = "time"
+SIZE: Final = "size"
+COUNT: Final = "count"
+ABSOLUTE: Final = "="
+OVER_BASELINE: Final = "+"
 LOST = "lost"
 FINDINGS = "findings"
 
-METRICS: dict[str, tuple[str, str]] = {
+METRICS: dict[str, tuple[Amount, str]] = {
     "step": (TIME, "time of a step"),
     "stall": (TIME, "waiting for the host"),
     "stall.d2h": (TIME, "waiting for copies to the host"),
@@ -70,10 +75,20 @@ class Budget:
     """
 
     text: str
+    """The budget as it was written."""
+
     metric: str
-    op: str
+    """What it limits."""
+
+    op: BudgetOp
+    """``=`` for a limit, ``+`` for a tolerance over the baseline."""
+
     limit: float
-    unit: str
+    """The limit or the tolerance, in ``unit``."""
+
+    unit: BudgetUnit
+    """``ms``, ``bytes``, ``count``, or ``%``: of the step's time or of the memory there is for ``=``, of the baseline's
+    value for ``+``."""
 
     @property
     def needs_baseline(self) -> bool:
@@ -81,7 +96,7 @@ class Budget:
         return self.op == OVER_BASELINE or self.metric == LOST
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Amount:
         """Return the kind of amount that it limits: time, size or count."""
         return METRICS[self.metric][0] if self.metric in METRICS else COUNT
 
@@ -129,7 +144,8 @@ def parse_budget(text: str, where: str = "--budget") -> Budget:
     match = _BUDGET.fullmatch(text)
     if match is None:
         raise UsageError(f"{shown}: {_EXPECTED}")
-    metric, op, number, unit = match.groups()
+    metric, sign, number, unit = match.groups()
+    op: BudgetOp = ABSOLUTE if sign == ABSOLUTE else OVER_BASELINE
     if metric not in METRICS and not rule_of_metric(metric):
         raise UsageError(f"{shown}: unknown metric {metric!r}; known are {', '.join(METRICS)}, findings.HLO101")
     _refuse_unknown_rule(rule_of_metric(metric), shown)
@@ -153,7 +169,7 @@ def _refuse_unknown_rule(code: str, shown: str) -> None:
         raise UsageError(f"{shown}: {code} is no rule's code or the beginning of one (see `hloinspect rules`)")
 
 
-def _unit(kind: str, metric: str, op: str, unit: str, shown: str) -> tuple[float, str]:
+def _unit(kind: Amount, metric: str, op: BudgetOp, unit: str, shown: str) -> tuple[float, BudgetUnit]:
     """Return the factor for a number in ``unit``, and the unit of the product."""
     if kind == COUNT:
         if unit:

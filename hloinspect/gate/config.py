@@ -13,20 +13,16 @@ budget = ["stall=5%"]
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from hloinspect.errors import UsageError
+from hloinspect.analyze.options import JudgeOptions
+from hloinspect.errors import TargetError, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
-from hloinspect.options import Production
-from hloinspect.rules.config import find_table
-
-_STEP_KEYS = (
-    *("step", "name", "target", "targets", "devices", "topology", "link", "xla_flags"),
-    *("flags_from", "autotune_results", "pgle", "module", "budget"),
-)
+from hloinspect.hardware.link import rates_of
+from hloinspect.options import CompileOptions, Production
+from hloinspect.rules.config import Project, find_project
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +32,16 @@ class GatedStep:
 
     source: str
     name: str
-    target: str | None = None
-    link: str | None = None
-    devices: int | None = None
-    topology: str | None = None
-    xla_flags: tuple[str, ...] = ()
-    module: str | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    judging: JudgeOptions = field(default_factory=JudgeOptions)
     budgets: tuple[Budget, ...] = ()
-    production: Production = field(default_factory=Production)
     named_after: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Return the target as it is named, None where it is not."""
+        target = self.judging.target
+        return target if target is None or isinstance(target, str) else target.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,100 +55,62 @@ class GateConfig:
 
 
 def load_gate(folder: Path) -> GateConfig | None:
-    """The gate of the nearest pyproject.toml with a ``[tool.hloinspect]``, from ``folder`` upward, or None. Raises
-    UsageError, one line with the file, for a faulty one."""
-    found = find_table(folder)
+    """Return the gate of the nearest pyproject.toml with a ``[tool.hloinspect]``, from ``folder`` upward, or None.
+    Raises UsageError, one line with the file and the key, for a faulty one."""
+    found = find_project(folder)
     if found is None:
         return None
-    table, file = found
-    where = f"{file}: [tool.hloinspect]"
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is no table")
-    budgets = _budgets(table.get("budget", []), f"{where} budget")
-    baseline = table.get("baseline")
-    if baseline is not None and not (isinstance(baseline, str) and baseline):
-        raise UsageError(f"{where} baseline is no file name")
-    steps = table.get("step", [])
-    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise UsageError(f"{where} step is no list of tables: write [[tool.hloinspect.step]]")
-    gated = [one for number, step in enumerate(steps, 1) for one in _steps(step, number, file, folder, budgets)]
-    return GateConfig(
-        file, None if baseline is None else _seen_from(folder, file.parent / baseline), budgets, tuple(gated)
-    )
+    table, file = found.table, found.file
+    budgets = _budgets(table.budget, found.where("budget"))
+    baseline = None if table.baseline is None else _seen_from(folder, file.parent / table.baseline)
+    steps = [one for number in range(len(table.step)) for one in _steps(found, number, folder, budgets)]
+    return GateConfig(file, baseline, budgets, tuple(steps))
 
 
 def _seen_from(folder: Path, path: Path) -> Path:
-    """A path as the working directory sees it, so that what is printed can be pasted."""
+    """Return a path as the working directory sees it, so that what is printed can be pasted."""
     return path.relative_to(folder) if path.is_relative_to(folder) else path
 
 
-def _steps(
-    table: Mapping[str, Any], number: int, file: Path, folder: Path, budgets: tuple[Budget, ...]
-) -> list[GatedStep]:
-    where = f"{file}: [[tool.hloinspect.step]] {number}"
-    for key in table:
-        if key not in _STEP_KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}; known are {', '.join(_STEP_KEYS)}")
-    step = _text(table, "step", where)
-    if step is None:
-        raise UsageError(f"{where} has no step: name one, such as step = 'train.py:step'")
-    targets = table.get("targets", [])
-    if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
-        raise UsageError(f"{where}: targets is no list of names")
-    if "target" in table and targets:
-        raise UsageError(f"{where} has both target and targets")
-    devices = table.get("devices")
-    if devices is not None and (isinstance(devices, bool) or not isinstance(devices, int) or devices < 1):
-        raise UsageError(f"{where}: devices is no number of devices")
-    flags = table.get("xla_flags", [])
-    if not isinstance(flags, list) or not all(isinstance(flag, str) for flag in flags):
-        raise UsageError(f"{where}: xla_flags is no list of flags")
-    own = _budgets(table["budget"], f"{where} budget") if "budget" in table else budgets
-    source, name = _source(step, file.parent, folder), _text(table, "name", where)
+def _steps(project: Project, number: int, folder: Path, budgets: tuple[Budget, ...]) -> list[GatedStep]:
+    table, home, key = project.table.step[number], project.file.parent, f"step[{number}]"
+    if table.target is not None and table.targets:
+        raise UsageError(f"{project.where(key)} has both target and targets")
+    if table.link is not None:
+        try:
+            rates_of(table.link)
+        except TargetError as error:
+            raise UsageError(f"{project.where(f'{key}.link')}: {error}") from None
+    own = budgets if table.budget is None else _budgets(table.budget, project.where(f"{key}.budget"))
+    source = _source(table.step, home, folder)
+    files = (table.flags_from, table.autotune_results, table.pgle)
+    compiling = CompileOptions(
+        devices=table.devices,
+        topology=table.topology,
+        xla_flags=table.xla_flags,
+        production=Production(*(None if file is None else _seen_from(folder, home / file) for file in files)),
+        module=table.module,
+    )
     return [
         GatedStep(
             source=source,
-            name=name or step,
-            named_after=None if name else source,
-            target=target,
-            link=_text(table, "link", where),
-            devices=devices,
-            topology=_text(table, "topology", where),
-            xla_flags=tuple(flags),
-            module=_text(table, "module", where),
+            name=table.name or table.step,
+            named_after=None if table.name else source,
+            compiling=compiling,
+            judging=JudgeOptions(target=target, link=table.link),
             budgets=own,
-            production=Production(
-                *(_file(table, key, where, file.parent, folder) for key in ("flags_from", "autotune_results", "pgle"))
-            ),
         )
-        for target in (targets or [_text(table, "target", where)])
+        for target in (table.targets or [table.target])
     ]
 
 
 def _source(step: str, home: Path, folder: Path) -> str:
-    """A file as the working directory sees it; what names a module of Python stays."""
+    """Return a file as the working directory sees it; what names a module of Python stays."""
     file, colon, function = step.rpartition(":")
     if colon and file.endswith(".py"):
         return f"{_seen_from(folder, home / file)}:{function}"
     return step if colon else str(_seen_from(folder, home / step))
 
 
-def _file(table: Mapping[str, Any], key: str, where: str, home: Path, folder: Path) -> Path | None:
-    """A path that is written as pyproject.toml sees it."""
-    text = _text(table, key, where)
-    return None if text is None else _seen_from(folder, home / text)
-
-
-def _text(table: Mapping[str, Any], key: str, where: str) -> str | None:
-    value = table.get(key)
-    if value is not None and not (isinstance(value, str) and value):
-        raise UsageError(f"{where}: {key} is no text")
-    return value
-
-
-def _budgets(value: object, where: str) -> tuple[Budget, ...]:
-    if isinstance(value, str):
-        value = [value]
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"{where} is no list of budgets")
-    return tuple(parse_budget(item, where) for item in value)
+def _budgets(texts: str | Sequence[str], where: str) -> tuple[Budget, ...]:
+    return tuple(parse_budget(text, where) for text in ([texts] if isinstance(texts, str) else texts))

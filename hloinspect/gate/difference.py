@@ -8,14 +8,18 @@ shape changed).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TypeVar
 
 from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
-from hloinspect.gate.snapshot import FindingGroup, Snapshot, TransferGroup
+from hloinspect.gate.snapshot import DIRECTIONS, FindingGroup, Snapshot, TransferGroup
+from hloinspect.kinds import ChangeKind, MetricUnit
 from hloinspect.thresholds import UNSEEN_SHARE
+
+_Word = TypeVar("_Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +27,16 @@ class MetricChange:
     """A figure on both sides; ``unit`` is ms, bytes or count. It is None where a side does not know it."""
 
     metric: str
+    """Name of the figure."""
+
     before: float | None
+    """Its value on the first side; null where that does not know it."""
+
     after: float | None
-    unit: str
+    """Its value on the second side; null where that does not know it."""
+
+    unit: MetricUnit
+    """Unit of both values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +47,20 @@ class TransferChange:
     ``cost_ms`` is how much longer the step waits for it, None where a side does not know its wait.
     """
 
-    kind: str
+    kind: ChangeKind
+    """Whether the group came, went or changed."""
+
     before: TransferGroup | None
+    """The group on the first side."""
+
     after: TransferGroup | None
+    """The group on the second side."""
+
     what: tuple[str, ...]
+    """What changed, a few words each (``lost cover: hidden -> exposed``)."""
+
     cost_ms: float | None
+    """By how much the step waits longer for it; null where a side does not show it."""
 
     @property
     def group(self) -> TransferGroup:
@@ -112,8 +132,8 @@ def place(group: TransferGroup | FindingGroup | None) -> str:
     return f"{group.file}:{group.line}{inside}" if group.line else f"{group.file}{inside}"
 
 
-def counts_text(counts: dict[str, int]) -> str:
-    """Return a text like ``hidden``, or ``3 hidden, 1 exposed``."""
+def counts_text(counts: Mapping[_Word, int]) -> str:
+    """Return ``hidden``, or ``3 hidden, 1 exposed``."""
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {word}" for word, count in counts.items())
@@ -231,7 +251,7 @@ def _merged(groups: Sequence[TransferGroup]) -> TransferGroup:
     )
 
 
-def _summed(counts: Sequence[dict[str, int]]) -> dict[str, int]:
+def _summed(counts: Sequence[Mapping[_Word, int]]) -> dict[_Word, int]:
     words = sorted({word for each in counts for word in each})
     return {word: sum(each.get(word, 0) for each in counts) for word in words}
 
@@ -345,14 +365,14 @@ def _link(d2h: float | None, h2d: float | None) -> str:
 
 def _metrics(before: Snapshot, after: Snapshot) -> Sequence[MetricChange]:
     had, has = before, after
-    rows: list[tuple[str, float | None, float | None, str]] = [("step", had.step_ms, has.step_ms, "ms")]
+    rows: list[tuple[str, float | None, float | None, MetricUnit]] = [("step", had.step_ms, has.step_ms, "ms")]
     for name in ("stall", "exposed"):
         old, new = getattr(had, f"{name}_ms"), getattr(has, f"{name}_ms")
         for part in ("total", "d2h", "h2d"):
             metric = name if part == "total" else f"{name}.{part}"
             rows.append((metric, getattr(old, part, None), getattr(new, part, None), "ms"))
-    for part in ("d2h", "h2d"):
-        rows.append((f"bytes.{part}", had.bytes_per_step[part], has.bytes_per_step[part], "bytes"))
+    for direction in DIRECTIONS:
+        rows.append((f"bytes.{direction}", had.bytes_per_step[direction], has.bytes_per_step[direction], "bytes"))
     rows.append(("memory.device", had.memory.device_bytes, has.memory.device_bytes, "bytes"))
     rows.append(("memory.host", had.memory.host_bytes, has.memory.host_bytes, "bytes"))
     for verdict in sorted({*had.verdicts, *has.verdicts}):

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
+from typing import Final
 
 from hloinspect.gate.snapshot import FindingGroup, Subject
+from hloinspect.kinds import ChangeKind
 from hloinspect.rules.rule import SEVERITIES
 from hloinspect.thresholds import SHOWN_NAMES
 from hloinspect.units import listed
 
-WENT, CAME, CHANGED = "went", "came", "changed"
+WENT: Final = "went"
+CAME: Final = "came"
+CHANGED: Final = "changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +25,14 @@ class FindingChange:
     Each side has the subjects that it is true of, and their number as ``count``.
     """
 
-    kind: str
+    kind: ChangeKind
+    """Whether the findings came, went or changed their severity."""
+
     before: FindingGroup | None
+    """The group on the first side, with only the subjects that came, went or changed."""
+
     after: FindingGroup | None
+    """The group on the second side, with only the subjects that came, went or changed."""
 
     @property
     def group(self) -> FindingGroup:

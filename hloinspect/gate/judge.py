@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted_rule, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
-from hloinspect.kinds import UNKNOWN
+from hloinspect.kinds import UNKNOWN, Amount, Basis, BudgetStatus, BudgetUnit, Direction, Verdict
 from hloinspect.report.schema import Report, RuleNotRun
 from hloinspect.thresholds import UNSEEN_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.gate.difference import Difference
 
-WITHIN, OVER, MISSING = "within", "over", "missing"
+WITHIN: Final = "within"
+OVER: Final = "over"
+MISSING: Final = "missing"
 
+_UNITS: Mapping[Amount, BudgetUnit] = {TIME: "ms", SIZE: "bytes", COUNT: "count"}
 _ROUNDING = 1e-6
 """The precision of times in a baseline, in ms."""
 
@@ -34,14 +38,14 @@ class BudgetResult:
     """
 
     budget: Budget
-    status: str
+    status: BudgetStatus
     value: float | None
     limit: float | None
     baseline: float | None
-    unit: str
+    unit: BudgetUnit
     value_ms: float | None
     limit_ms: float | None
-    kind: str
+    kind: Basis
     reason: str
 
 
@@ -75,11 +79,11 @@ def check_budget(
     if budget.unit == "%" and budget.op == ABSOLUTE and not share:
         return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is nothing to take {budget.limit:g} % of")
     limit = _allowed(budget, base, share, before)
-    status = OVER if value > limit else UNKNOWN if doubt else WITHIN
+    status: BudgetStatus = OVER if value > limit else UNKNOWN if doubt else WITHIN
     reason = doubt if status == UNKNOWN else _reason(budget, lost)
     is_time = budget.kind == TIME
     scale = 100 / share if share else 1.0
-    unit = "%" if share else {TIME: "ms", SIZE: "bytes", COUNT: "count"}[budget.kind]
+    unit: BudgetUnit = "%" if share else _UNITS[budget.kind]
     return BudgetResult(
         budget=budget,
         status=status,
@@ -101,7 +105,7 @@ def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapsho
     code, severity = counted_rule(budget.metric)
     value = float(new_count(changes.findings, code, severity))
     doubt = doubt_of(report, budget.metric, before)
-    status = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
+    status: BudgetStatus = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
     reason = doubt if status == UNKNOWN else f"new {budget.words}"
     return BudgetResult(budget, status, value, budget.limit, None, "count", None, None, now.kind, reason)
 
@@ -112,8 +116,8 @@ def _difference(before: Snapshot, now: Snapshot) -> Difference:
     return snapshot_difference(before, now)
 
 
-def _unsettled(budget: Budget, status: str, kind: str, reason: str) -> BudgetResult:
-    unit = {TIME: "ms", SIZE: "bytes", COUNT: "count"}[budget.kind]
+def _unsettled(budget: Budget, status: BudgetStatus, kind: Basis, reason: str) -> BudgetResult:
+    unit = _UNITS[budget.kind]
     return BudgetResult(budget, status, None, None, None, unit, None, None, kind, reason)
 
 
@@ -156,13 +160,13 @@ def amount_of(snapshot: Snapshot, metric: str) -> float | None:
         size = snapshot.memory.device_bytes if part == "device" else snapshot.memory.host_bytes
         return None if size is None else float(size)
     if family == "bytes":
-        return float(snapshot.bytes_per_step[part] if part else sum(snapshot.bytes_per_step.values()))
+        return float(snapshot.bytes_per_step[cast(Direction, part)] if part else sum(snapshot.bytes_per_step.values()))
     if family == FINDINGS:
         chosen = [f for f in snapshot.findings if counts(metric, f.code, f.severity)]
         return float(sum(finding.count for finding in chosen))
     if part in ("d2h", "h2d"):
         return float(sum(group.count for group in snapshot.transfers if group.direction == part))
-    return float(snapshot.verdicts.get(part, 0) if part else sum(snapshot.verdicts.values()))
+    return float(snapshot.verdicts.get(cast(Verdict, part), 0) if part else sum(snapshot.verdicts.values()))
 
 
 def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str:
@@ -227,8 +231,8 @@ def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
         return _could_not(lacking[0])
     for rule in lacking:
         expected = kind_of(report) == MEASURED or not rule.reason.startswith(_NOT_STATIC)
-        told_before = before is None or rule.code not in before.rules_not_run
-        if told_before and expected:
+        ran_before = before is None or rule.code not in before.rules_not_run
+        if ran_before and expected:
             return _could_not(rule)
     return ""
 

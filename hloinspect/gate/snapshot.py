@@ -1,6 +1,9 @@
-"""What a baseline keeps of a report, and what two answers are compared by: no name of an instruction, no line number
-that decides anything, no path outside of the project. (Of an input outside of it ``origin`` has its folder's name and a
-digest of its path, and no comparison looks at it.)"""
+"""What a baseline keeps of a report, and what two answers are compared by.
+
+It has no name of an instruction and no path outside of the project, and no line number decides anything. Of an input
+outside of the project ``origin`` has its folder's name and a digest of its path, and no comparison looks at it. The
+types are those that a baseline is checked against when it is read.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,39 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import Annotated, Final, Literal, TypeVar, cast
 
+from hloinspect.decoding import Complete, Count, NonNegative, Pattern, Positive
+from hloinspect.inputs.manifest import Configuration
+from hloinspect.kinds import Basis, Direction, MemorySource, Severity, Verdict
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
-if TYPE_CHECKING:
-    from hloinspect.inputs.manifest import Configuration
+PREDICTED: Final = "predicted"
+MEASURED: Final = "measured"
+DIRECTIONS: Final[tuple[Direction, ...]] = ("d2h", "h2d")
 
-PREDICTED, MEASURED = "predicted", "measured"
+Moved = Literal["dma", "kernel", "unknown", "synchronous dma", "synchronous kernel", "synchronous unknown"]
+"""What moves the bytes of a transfer, and whether it has no pair to hide in."""
+
+BytesByDirection = Annotated[dict[Direction, Count], Complete(DIRECTIONS)]
+
+RuleCode = Annotated[str, Pattern(r"HLO\d{3}", "the code of a rule, such as HLO110")]
+
+_Word = TypeVar("_Word", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Milliseconds a step by direction. Exposed time's total is a union, so it can be less than the sum."""
 
-    d2h: float
-    h2d: float
-    total: float
+    d2h: NonNegative
+    """Of transfers to the host."""
+
+    h2d: NonNegative
+    """Of transfers from the host."""
+
+    total: NonNegative
+    """Of both; of exposed time the union, so it may be less than their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +52,51 @@ class Made:
     report's ``module``; rates are the host link's in GB/s. ``configuration`` is what else decided the compilation."""
 
     hloinspect: str
+    """Version of hloinspect."""
+
     jax: str | None
+    """Version of jax."""
+
     jaxlib: str | None
+    """Version of jaxlib."""
+
     flags: tuple[str, ...] | None
+    """XLA flags of the compilation."""
+
     topology: str | None
-    d2h_gbps: float | None
-    h2d_gbps: float | None
+    """Topology that it was compiled for."""
+
+    d2h_gbps: NonNegative | None
+    """Rate of the host link to the host."""
+
+    h2d_gbps: NonNegative | None
+    """Rate of the host link from the host."""
+
     module: str
+    """Name of the module."""
+
     fingerprint: str
+    """A hash of the module's kinds of instructions (docs/report.md)."""
+
     schedule_hash: str
+    """A hash of the module's schedule (docs/report.md)."""
+
     configuration: Configuration | None = None
+    """What else decided the compilation (docs/compile.md#what-decides-a-compilation)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
     """Bytes on a device and in its host memory; ``source`` as in the report."""
 
-    device_bytes: int | None
-    host_bytes: int | None
-    source: str
+    device_bytes: Count | None
+    """Device memory of arguments, results and temporaries."""
+
+    host_bytes: Count | None
+    """Pinned host memory of the same."""
+
+    source: MemorySource
+    """Where the figures come from (docs/report.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +108,56 @@ class TransferGroup:
     run; times are a step's over the whole group and None where they were neither predicted nor measured.
     """
 
-    direction: str
+    direction: Direction
+    """To the host or from it."""
+
     dtype: str
-    shape: tuple[int, ...]
+    """Element type of the tensor."""
+
+    shape: tuple[Count, ...]
+    """Its dimensions, without leading ones."""
+
     name: str | None
-    loop_depth: int
+    """Its checkpoint name or argument, where known."""
+
+    loop_depth: Count
+    """Number of loops around the transfers."""
+
     file: str | None
+    """File of the function, as seen from the working directory, else its bare name."""
+
     function: str | None
-    line: int | None
-    count: int
-    runs: int
-    bytes: int
-    bytes_per_step: int
-    mechanisms: dict[str, int]
-    verdicts: dict[str, int]
-    duration_ms: float | None
-    cover_ms: float | None
-    wait_ms: float | None
+    """The function that makes the value."""
+
+    line: Count | None
+    """The line of the slowest transfer, for reading: it is never compared."""
+
+    count: Count
+    """Number of transfers (instructions)."""
+
+    runs: Count
+    """Their executions in a step."""
+
+    bytes: Count
+    """Bytes of one execution; the most where they differ."""
+
+    bytes_per_step: Count
+    """Bytes of all executions in a step."""
+
+    mechanisms: dict[Moved, Count]
+    """Number of transfers by mechanism."""
+
+    verdicts: dict[Verdict, Count]
+    """Number of transfers by verdict."""
+
+    duration_ms: NonNegative | None
+    """Duration of all executions in a step; null without a prediction and a trace."""
+
+    cover_ms: NonNegative | None
+    """Part of it in which compute or a collective runs."""
+
+    wait_ms: NonNegative | None
+    """Time for which the device waits for them in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,71 +166,124 @@ class Subject:
     ones. Both are None of a finding about no tensor; ``line`` is for reading and never compared."""
 
     name: str | None
+    """Checkpoint name or argument, where known."""
+
     array: str | None
+    """Its array (``bf16[8,128]``), without leading ones."""
+
     file: str | None
+    """File of the function that moves it."""
+
     function: str | None
-    line: int | None
+    """The function that moves it."""
+
+    line: Count | None
+    """The line that moves it, for reading: it is never compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
     """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
 
-    code: str
+    code: RuleCode
+    """Code of the rule."""
+
     name: str
-    severity: str
+    """Name of the rule."""
+
+    severity: Severity
+    """How bad it is."""
+
     file: str | None
+    """File of the function, as seen from the working directory, else its bare name."""
+
     function: str | None
-    line: int | None
-    count: int
+    """The function that they are in."""
+
+    line: Count | None
+    """A line of the function, for reading: it is never compared."""
+
+    count: Count
+    """Number of findings."""
+
     subjects: tuple[Subject, ...] | None = None
+    """The tensors that they are about; null where an older version recorded none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` is another for another input of the same
-    name (gate/origin.py), and None in what an older version wrote."""
+    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` differs for another input of the same name
+    (gate/origin.py), and None in what an older version wrote."""
 
     step: str
+    """What the baseline calls the step (docs/ci.md#names)."""
+
     target: str | None
-    devices: int
-    kind: str
+    """The hardware that it is judged for."""
+
+    devices: Positive
+    """Number of devices."""
+
+    kind: Basis
+    """Whether figures are predicted or measured."""
+
     made: Made
-    step_ms: float | None
+    """How the program was made and what it was judged with."""
+
+    step_ms: NonNegative | None
+    """Time of the step."""
+
     stall_ms: Split | None
+    """Time in which the device waits for the host."""
+
     exposed_ms: Split | None
-    bytes_per_step: dict[str, int]
-    verdicts: dict[str, int]
+    """Time in which transfers run and neither compute nor a collective does."""
+
+    bytes_per_step: BytesByDirection
+    """Bytes that move in a step, by direction."""
+
+    verdicts: dict[Verdict, Count]
+    """Number of transfers by verdict."""
+
     memory: MemorySnapshot
+    """Memory of one device and of its host."""
+
     transfers: tuple[TransferGroup, ...]
+    """Groups of transfers."""
+
     findings: tuple[FindingGroup, ...]
-    rules_not_run: tuple[str, ...]
+    """Groups of findings."""
+
+    rules_not_run: tuple[RuleCode, ...]
+    """Codes of rules that lacked evidence."""
+
     origin: str | None = None
+    """Which input it is of several with one name (docs/ci.md#names); null in what an older version wrote."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What it is filed under."""
+        """Return what it is filed under."""
         return (self.step, self.target or "", self.devices, self.kind)
 
 
 def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
-    """The step's figures that a gate goes by: measured where there is a trace, predicted else."""
+    """Return the step's figures that a gate goes by: measured where there is a trace, else predicted."""
     return report.step.measured if report.trace is not None else report.step.predicted
 
 
-def kind_of(report: Report) -> str:
-    """Whether a report's figures are measured or predicted."""
+def kind_of(report: Report) -> Basis:
+    """Return whether a report's figures are measured or predicted."""
     return MEASURED if report.trace is not None else PREDICTED
 
 
 def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: str | None = None) -> Snapshot:
-    """What to keep of a report on the step of that name. ``folder``: what paths are told from, the working directory
-    by default. ``origin``: as gate/origin.py gives it."""
+    """Return what to keep of a report on the step of that name. ``folder`` is what paths are relative to, the working
+    directory by default. ``origin`` is as gate/origin.py gives it."""
     base = folder or Path.cwd()
     figures, target = figures_of(report), report.target
     link = target.link if target else None
-    sent: dict[str, int] = {"d2h": 0, "h2d": 0}
+    sent: dict[Direction, int] = {"d2h": 0, "h2d": 0}
     for transfer in report.transfers:
         sent[transfer.direction] += transfer.bytes_per_step
     program, module = report.program, report.module
@@ -187,19 +318,20 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
     )
 
 
-def told_from(path: str, folder: Path) -> str:
-    """A path as the folder sees it; the bare name of one that lies elsewhere: another machine has it somewhere else."""
+def seen_from(path: str, folder: Path) -> str:
+    """Return a path as the folder sees it. Of one that lies elsewhere it is the bare name: another machine has it in
+    another place."""
     pure = PurePath(path)
     if not pure.is_absolute():
         return pure.as_posix()
     return pure.relative_to(folder).as_posix() if pure.is_relative_to(folder) else pure.name
 
 
-def _sorted(counts: Counter[str]) -> dict[str, int]:
+def _sorted(counts: Counter[_Word]) -> dict[_Word, int]:
     return dict(sorted(counts.items()))
 
 
-_Key = tuple[str, str, tuple[int, ...], str, int, str, str]
+_Key = tuple[Direction, str, tuple[int, ...], str, int, str, str]
 
 
 def _transfers(transfers: Sequence[TransferInfo], base: Path) -> tuple[TransferGroup, ...]:
@@ -217,7 +349,7 @@ def _key(transfer: TransferInfo, base: Path) -> _Key:
         _shape(transfer),
         transfer.tensor.name or "",
         transfer.loop_depth,
-        told_from(source.file, base) if source else "",
+        seen_from(source.file, base) if source else "",
         (source.function or "") if source else "",
     )
 
@@ -261,14 +393,16 @@ def _group(key: _Key, members: Sequence[TransferInfo]) -> TransferGroup:
     )
 
 
-def mechanism_of(transfer: TransferInfo) -> str:
-    """``dma``, ``kernel`` or the like, and whether it has no pair to hide in."""
-    return transfer.mechanism if transfer.asynchronous else f"synchronous {transfer.mechanism}"
+def mechanism_of(transfer: TransferInfo) -> Moved:
+    """Return what moves a transfer's bytes, and whether it has no pair to hide in."""
+    if transfer.asynchronous:
+        return transfer.mechanism
+    return cast(Moved, f"synchronous {transfer.mechanism}")
 
 
 def _findings(report: Report, base: Path) -> tuple[FindingGroup, ...]:
     transfers = {transfer.id: transfer for transfer in report.transfers}
-    groups: dict[tuple[str, str, str, str], list[FindingInfo]] = {}
+    groups: dict[tuple[str, Severity, str, str], list[FindingInfo]] = {}
     for finding in report.findings:
         file, function, _ = _place_of(finding.source, base)
         groups.setdefault((finding.code, finding.severity, file or "", function or ""), []).append(finding)
@@ -291,7 +425,7 @@ def _place_of(source: SourceInfo | None, base: Path) -> tuple[str | None, str | 
     """Return file, function and line of a place."""
     if source is None:
         return None, None, None
-    return told_from(source.file, base), source.function or None, source.line
+    return seen_from(source.file, base), source.function or None, source.line
 
 
 def _subjects(finding: FindingInfo, transfers: Mapping[int, TransferInfo], base: Path) -> Iterator[Subject]:

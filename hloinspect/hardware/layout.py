@@ -11,12 +11,19 @@ from math import prod
 
 from hloinspect.hardware.target import Target
 
+MOST_DEVICES = 10_000_000
+"""Devices of one step: more than there are in any one place."""
+
+TOPOLOGY_FORM = r"([\w.-]+:)?[1-9]\d{0,5}(x[1-9]\d{0,5})*"
+"""A regular expression of what the name of a topology looks like."""
+
 _TPU_HOST = 4
 """Chips of a host in a slice of several hosts (MaxText's table has 2x2x1 for v5e, v5p, v6e and TPU7x)."""
 
 
 def domain_of(target: Target, topology: str | None) -> int:
-    """Devices in one domain of the interconnect: hosts x devices of a GPU's topology, else the target's own figure."""
+    """Return the devices in one domain of the interconnect: hosts x devices of a GPU's topology, else the target's own
+    figure."""
     sizes = _sizes(topology)
     if target.platform == "gpu" and len(sizes) == 3:
         return sizes[1] * sizes[2]
@@ -24,8 +31,8 @@ def domain_of(target: Target, topology: str | None) -> int:
 
 
 def devices_of_host(target: Target, topology: str | None) -> int:
-    """Devices that share a host: the last figure of a GPU's topology. Of a TPU's slice, all of it up to a host's four
-    chips; 1 where nothing is known."""
+    """Return how many devices share a host: the last figure of a GPU's topology. Of a TPU's slice it is all of it, up
+    to a host's four chips. It is 1 where nothing is known."""
     sizes = _sizes(topology)
     if target.platform == "tpu":
         return min(prod(sizes), _TPU_HOST) * (target.devices_per_chip if sizes else 1)
@@ -33,7 +40,7 @@ def devices_of_host(target: Target, topology: str | None) -> int:
 
 
 def _sizes(topology: str | None) -> list[int]:
-    """The figures of a topology's name; none where it is not of that form."""
+    """Return the figures of a topology's name, none where it is not of that form."""
     parts = (topology or "").lower().rpartition(":")[2].split("x")
     known = all(part.isascii() and part.isdecimal() and len(part) < 7 and int(part) for part in parts)
     return [int(part) for part in parts] if known else []

@@ -7,8 +7,7 @@ import re
 from dataclasses import replace
 
 from hloinspect.errors import TargetError
-from hloinspect.hardware.spec import LEAST_RATE, MOST_RATE
-from hloinspect.hardware.target import Figure, HostLink, Range, Target
+from hloinspect.hardware.target import LEAST_RATE, MOST_RATE, Figure, HostLink, Range, Target
 
 _BYTES_PER_S = {
     "B/s": 1.0,
@@ -36,7 +35,7 @@ def with_link(target: Target, spec: str) -> Target:
 
     Raises TargetError for anything else: another unit, one direction only, zero, negative or not finite.
     """
-    d2h, h2d = _rates(spec)
+    d2h, h2d = rates_of(spec)
     source = f"given by --link {spec.strip()}"
     link = target.link or _bare_link(source)
     host = link.host_bytes_per_s
@@ -56,8 +55,8 @@ def with_link(target: Target, spec: str) -> Target:
     )
 
 
-def _rates(spec: str) -> tuple[float, float]:
-    """Return the rates (d2h, h2d) in bytes a second."""
+def rates_of(spec: str) -> tuple[float, float]:
+    """Return the rates (d2h, h2d) in bytes a second. Raises TargetError."""
     if "=" not in spec:
         rate = _rate(spec, spec)
         return rate, rate
@@ -92,7 +91,7 @@ def _rate(text: str, spec: str) -> float:
 
 
 def _bare_link(source: str) -> HostLink:
-    """A link of which only the rates are known: the figures that prediction also needs, as estimates."""
+    """Return a link of which only the rates are known: what prediction needs besides is estimated."""
     duplex = Figure(1.0, "estimate: taken as full duplex, since the target has no published link", True)
     return HostLink(
         d2h_bytes_per_s=Figure(1.0, source),

@@ -1,52 +1,34 @@
-"""Target files: TOML into a checked :class:`Target`. A built-in target is one file in ``specs/``, and nothing else."""
+"""Target files: TOML into a :class:`Target`. A built-in target is one file in ``specs/``, and nothing else.
+
+A user's file is checked against the types of ``document``. A built-in one is not: the tests hold it to them, and the
+check would cost every command the import of the decoder.
+"""
 
 from __future__ import annotations
 
 import difflib
-import math
-import re
-import sys
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, cast
 
-from hloinspect.errors import TargetError
+from hloinspect.decoding import Fault, decode, parse_toml, shown
+from hloinspect.errors import TargetError, printable
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
-LEAST_RATE, MOST_RATE = 1e6, 1e24
-"""Bytes or operations a second of anything that is hardware: what is slower takes longer than can be counted."""
+if TYPE_CHECKING:
+    from hloinspect.hardware.document import (
+        DuplexTable,
+        FigureTable,
+        LevelTable,
+        LinkTable,
+        RangeTable,
+        SpreadTable,
+        TargetDocument,
+    )
 
-MOST_US = 1e9
-"""Microseconds of any latency: a quarter of an hour."""
-
-_LEAST_SHARE = 1e-3
 _SPECS = Path(__file__).parent / "specs"
 _CONFIGS = Path(__file__).parent / "target_configs"
-
-_FIGURES = ("vector_flops", "hbm_bytes", "hbm_bytes_per_s", "launch_us")
-_EFFICIENCIES = ("matmul_efficiency", "memory_efficiency")
-_REQUIRED = ("title", "platform", "peak_flops", "levels", *_FIGURES, *_EFFICIENCIES)
-_OPTIONAL = (
-    "name",
-    "aliases",
-    "base",
-    "link",
-    "xla_target_config",
-    "xla_topology_name",
-    "notes",
-    "collective_efficiency",
-    "multiprocessors",
-    "dtype_efficiency",
-    "stand_in",
-    "devices_per_chip",
-)
-_LINK_REQUIRED = ("d2h_bytes_per_s", "h2d_bytes_per_s", "duplex_factor", "latency_us", "sharers", "efficiency")
-_LINK_OPTIONAL = ("host_bytes_per_s", "host_memory_bytes", "host_d2h_bytes_per_s", "host_h2d_bytes_per_s")
-# XLA's spelling (xla_data.proto, PrimitiveType), so that a dtype read from HLO finds its peak.
-_DTYPE = re.compile(r"bf16|f16|f32|f64|[su](4|8|16|32)|f8e\w+|f4e\w+")
-
 
 COLLECTIVE_EFFICIENCY = Range(
     0.7, 0.85, 1.0, "estimate: share of the links' rate that a large collective reaches; not measured here", True
@@ -71,8 +53,7 @@ def load_target(name_or_path: str) -> Target:
     if name_or_path.endswith(".toml"):
         return _load_file(Path(name_or_path))
     name = _canonical(name_or_path)
-    document = _read(_SPECS / f"{name}.toml")
-    return _target(_Node(f"{name}.toml", "", document), name)
+    return _target(_built_in(name), name, f"{name}.toml")
 
 
 def target_config_text(target: Target) -> str:
@@ -91,7 +72,7 @@ def target_config_text(target: Target) -> str:
 
 
 def target_of_device(description: str) -> str | None:
-    """Name of the known target whose XLA configuration describes itself as ``description`` (``NVIDIA GB200``), or
+    """Return the known target whose XLA configuration describes itself as ``description`` (``NVIDIA GB200``), or
     None."""
     if not description:
         return None
@@ -111,10 +92,7 @@ def _canonical(name: str) -> str:
         return wanted
     aliases: dict[str, str] = {}
     for own in names:
-        document = _read(_SPECS / f"{own}.toml")
-        if "aliases" in document:
-            listed = _Node(f"{own}.toml", "", document).child("aliases").items()
-            aliases |= {alias.text(): own for alias in listed}
+        aliases |= dict.fromkeys(_built_in(own).get("aliases", ()), own)
     if wanted in aliases:
         return aliases[wanted]
     nearest = difflib.get_close_matches(wanted, [*names, *aliases], n=1)
@@ -122,20 +100,43 @@ def _canonical(name: str) -> str:
     raise TargetError(f"unknown target {name!r}: {hint}known are {', '.join(names)}, or a path ending in .toml")
 
 
+def _built_in(name: str) -> TargetDocument:
+    return cast("TargetDocument", _read(_SPECS / f"{name}.toml"))
+
+
 def _load_file(path: Path) -> Target:
-    document = _read(path)
-    root = _Node(path.name, "", document)
-    base = document.get("base")
-    if base is not None:
-        below = _read(_SPECS / f"{_canonical(root.child('base').text())}.toml")
-        document = {"title": f"{below['title']}, as changed by {path.name}"} | document
-        document = _overlay(below, document)
-        root = _Node(path.name, "", document)
-    if "xla_target_config" in document:
-        config = root.child("xla_target_config").text()
-        if not (_CONFIGS / config).is_file():
-            document["xla_target_config"] = str((path.parent / config).resolve())
-    return _target(root, root.child("name").text() if "name" in document else path.stem)
+    from hloinspect.hardware.document import TargetDocument
+
+    written = _read(path)
+    if "base" in written:
+        written = _with_base(written, path)
+    try:
+        document = decode(written, TargetDocument, toml=True)
+    except Fault as fault:
+        raise TargetError(f"{path}: {fault}") from None
+    config = document.get("xla_target_config")
+    if config is not None and not _is_file(_CONFIGS / config):
+        document["xla_target_config"] = str((path.parent / config).resolve())
+    return _target(document, document.get("name", path.stem), path.name)
+
+
+def _with_base(written: dict[str, object], path: Path) -> dict[str, object]:
+    """Return a file laid over the built-in target that it names as its base."""
+    base = written["base"]
+    if not isinstance(base, str):
+        raise TargetError(f"{path}: base: expected the name of a target, found {shown(base)}")
+    try:
+        below = _read(_SPECS / f"{_canonical(base)}.toml")
+    except TargetError as error:
+        raise TargetError(f"{path}: base: {error}") from None
+    return _overlay(below, {"title": f"{below['title']}, as changed by {printable(path.name)}"} | written)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _overlay(below: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -153,9 +154,9 @@ def _overlay(below: Mapping[str, object], over: Mapping[str, object]) -> dict[st
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as exc:
-        raise TargetError(f"{path}: not valid TOML: {exc}") from exc
+        raise TargetError(f"{path}: not valid TOML: {printable(str(exc))}") from exc
     except (OSError, ValueError, RecursionError) as exc:
         raise TargetError(f"{path}: cannot read this target file: {_reason(exc)}") from exc
 
@@ -168,189 +169,99 @@ def _reason(exc: Exception) -> str:
     return "it is nested too deeply" if isinstance(exc, RecursionError) else str(exc)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
-    """A value of a target file with the way to it, so that every complaint names the file and the key."""
-
-    file: str
-    path: str
-    value: object
-
-    def fail(self, problem: str) -> NoReturn:
-        raise TargetError(f"{self.file}: {self.path}: {problem}" if self.path else f"{self.file}: {problem}")
-
-    def child(self, key: str) -> _Node:
-        assert isinstance(self.value, dict)
-        return _Node(self.file, f"{self.path}.{key}" if self.path else key, self.value[key])
-
-    def keys(self, required: Iterable[str], optional: Iterable[str] = ()) -> set[str]:
-        """Return the keys of this table; fail unless it has the required ones and no others than the optional ones."""
-        if not isinstance(self.value, dict):
-            self.fail(f"expected a table, found {self.value!r}")
-        known = [*required, *optional]
-        for key in self.value:
-            if key not in known:
-                nearest = difflib.get_close_matches(key, known, n=1)
-                self.fail(f"unknown key {key!r}" + (f": did you mean {nearest[0]}?" if nearest else ""))
-        missing = [key for key in required if key not in self.value]
-        if missing:
-            self.fail(f"missing key {missing[0]!r}")
-        return set(self.value)
-
-    def items(self) -> list[_Node]:
-        if not isinstance(self.value, list):
-            self.fail(f"expected an array, found {self.value!r}")
-        return [_Node(self.file, f"{self.path}[{i}]", item) for i, item in enumerate(self.value)]
-
-    def text(self) -> str:
-        if not isinstance(self.value, str) or not self.value.strip() or not self.value.isprintable():
-            self.fail(f"expected one line of text, found {self.value!r}")
-        return self.value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            self.fail(f"expected true or false, found {self.value!r}")
-        return self.value
-
-    def number(self, at_least: float = 0.0, at_most: float = math.inf) -> float:
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            self.fail(f"expected a number, found {self.value!r}")
-        if not 0 < self.value <= sys.float_info.max:
-            self.fail(f"must be above zero and finite, found {self.value!r}")
-        if self.value < at_least:
-            self.fail(f"must be at least {at_least:g}, found {self.value!r}")
-        if self.value > at_most:
-            self.fail(f"must be at most {at_most:g}, found {self.value!r}")
-        return float(self.value)
-
-    def count(self) -> int:
-        if isinstance(self.value, bool) or not isinstance(self.value, int) or self.value < 1:
-            self.fail(f"expected a whole number above zero, found {self.value!r}")
-        return self.value
-
-    def rate(self, may_differ: bool = False) -> Figure:
-        """Something a second."""
-        return self.figure(LEAST_RATE, MOST_RATE, may_differ)
-
-    def time_us(self) -> Figure:
-        """A latency or a time to launch."""
-        return self.figure(at_most=MOST_US)
-
-    def figure(self, at_least: float = 0.0, at_most: float = math.inf, may_differ: bool = False) -> Figure:
-        """One number; ``may_differ``: a prediction's range covers what other sources say of it (low, high)."""
-        if not isinstance(self.value, dict):
-            return Figure(self.number(at_least, at_most), f"given in {self.file}")
-        keys = self.keys(("value", "source"), ("estimate", "announced", *(("low", "high") if may_differ else ())))
-        marks = {key: key in keys and self.child(key).flag() for key in ("estimate", "announced")}
-        value = self.child("value").number(at_least, at_most)
-        low, high = (self.child(key).number(at_least, at_most) if key in keys else None for key in ("low", "high"))
-        if not (value if low is None else low) <= value <= (value if high is None else high):
-            self.fail(f"expected low <= value <= high, found {low or value:g}, {value:g}, {high or value:g}")
-        return Figure(value, self.child("source").text(), **marks, low=low, high=high)
-
-    def range(self) -> Range:
-        if not isinstance(self.value, dict):
-            share = self.number(_LEAST_SHARE, 1.0)
-            return Range(share, share, share, f"given in {self.file}")
-        keys = self.keys(("low", "value", "high", "source"), ("estimate",))
-        low, value, high = (self.child(key).number(_LEAST_SHARE, 1.0) for key in ("low", "value", "high"))
-        if not low <= value <= high:
-            self.fail(f"expected low <= value <= high, found {low:g}, {value:g}, {high:g}")
-        estimate = "estimate" in keys and self.child("estimate").flag()
-        return Range(low, value, high, self.child("source").text(), estimate)
+# ---- tables into figures
 
 
-def _target(root: _Node, name: str) -> Target:
-    keys = root.keys(_REQUIRED, _OPTIONAL)
-    platform = root.child("platform")
-    if platform.text() not in ("gpu", "tpu"):
-        platform.fail(f"expected gpu or tpu, found {platform.value!r}")
-    levels = root.child("levels").items()
-    if "aliases" in keys:
-        for alias in root.child("aliases").items():
-            alias.text()
+def _target(document: TargetDocument, name: str, file: str) -> Target:
+    def figure(given: float | FigureTable | SpreadTable) -> Figure:
+        return _figure(given, file)
+
+    def share(given: float | RangeTable) -> Range:
+        return _range(given, file)
+
+    link, collective = document.get("link"), document.get("collective_efficiency")
     return Target(
         name=name,
-        title=root.child("title").text(),
-        platform=platform.text(),
-        peak_flops=_peaks(root.child("peak_flops")),
-        vector_flops=root.child("vector_flops").rate(),
-        hbm_bytes=root.child("hbm_bytes").figure(at_most=MOST_RATE),
-        hbm_bytes_per_s=root.child("hbm_bytes_per_s").rate(may_differ=True),
-        launch_us=root.child("launch_us").time_us(),
-        link=_link(root.child("link")) if "link" in keys else None,
-        levels=tuple(_level(level) for level in levels),
-        matmul_efficiency=root.child("matmul_efficiency").range(),
-        memory_efficiency=root.child("memory_efficiency").range(),
-        collective_efficiency=(
-            root.child("collective_efficiency").range() if "collective_efficiency" in keys else COLLECTIVE_EFFICIENCY
-        ),
-        xla_target_config=root.child("xla_target_config").text() if "xla_target_config" in keys else None,
-        xla_topology_name=root.child("xla_topology_name").text() if "xla_topology_name" in keys else None,
-        notes=tuple(note.text() for note in root.child("notes").items()) if "notes" in keys else (),
-        multiprocessors=root.child("multiprocessors").count() if "multiprocessors" in keys else None,
-        dtype_efficiency=_efficiencies(root.child("dtype_efficiency")) if "dtype_efficiency" in keys else {},
-        stand_in=root.child("stand_in").text() if "stand_in" in keys else None,
-        devices_per_chip=root.child("devices_per_chip").count() if "devices_per_chip" in keys else 1,
+        title=document["title"],
+        platform=document["platform"],
+        peak_flops={dtype: figure(peak) for dtype, peak in document["peak_flops"].items()},
+        vector_flops=figure(document["vector_flops"]),
+        hbm_bytes=figure(document["hbm_bytes"]),
+        hbm_bytes_per_s=figure(document["hbm_bytes_per_s"]),
+        launch_us=figure(document["launch_us"]),
+        link=None if link is None else _link(link, file),
+        levels=tuple(_level(level, file) for level in document["levels"]),
+        matmul_efficiency=share(document["matmul_efficiency"]),
+        memory_efficiency=share(document["memory_efficiency"]),
+        collective_efficiency=COLLECTIVE_EFFICIENCY if collective is None else share(collective),
+        xla_target_config=document.get("xla_target_config"),
+        xla_topology_name=document.get("xla_topology_name"),
+        notes=tuple(document.get("notes", ())),
+        multiprocessors=document.get("multiprocessors"),
+        dtype_efficiency={dtype: share(given) for dtype, given in document.get("dtype_efficiency", {}).items()},
+        stand_in=document.get("stand_in"),
+        devices_per_chip=document.get("devices_per_chip", 1),
     )
 
 
-def _efficiencies(node: _Node) -> dict[str, Range]:
-    return {dtype: node.child(dtype).range() for dtype in _dtypes(node)}
+def _figure(given: float | FigureTable | SpreadTable, file: str) -> Figure:
+    if not isinstance(given, dict):
+        return Figure(float(given), f"given in {file}")
+    spread = cast("SpreadTable", given)
+    return Figure(
+        float(spread["value"]),
+        spread["source"],
+        spread.get("estimate", False),
+        spread.get("announced", False),
+        low=_maybe_float(spread.get("low")),
+        high=_maybe_float(spread.get("high")),
+    )
 
 
-def _dtypes(node: _Node) -> list[str]:
-    if not isinstance(node.value, dict):
-        node.fail(f"expected a table, found {node.value!r}")
-    for dtype in node.value:
-        if not _DTYPE.fullmatch(dtype):
-            node.fail(f"{dtype!r} is not an XLA dtype such as bf16, f8e4m3fn or s8")
-    return list(node.value)
+def _maybe_float(value: float | None) -> float | None:
+    return None if value is None else float(value)
 
 
-def _peaks(node: _Node) -> dict[str, Figure]:
-    dtypes = _dtypes(node)
-    if "bf16" not in dtypes:
-        node.fail("missing key 'bf16'")
-    return {dtype: node.child(dtype).rate(may_differ=True) for dtype in dtypes}
+def _range(given: float | RangeTable, file: str) -> Range:
+    if not isinstance(given, dict):
+        return Range(float(given), float(given), float(given), f"given in {file}")
+    low, value, high = float(given["low"]), float(given["value"]), float(given["high"])
+    return Range(low, value, high, given["source"], given.get("estimate", False))
 
 
-def _link(node: _Node) -> HostLink:
-    keys = node.keys(_LINK_REQUIRED, _LINK_OPTIONAL)
-    d2h_duplex, h2d_duplex = _duplex(node.child("duplex_factor"))
+def _link(table: LinkTable, file: str) -> HostLink:
+    d2h_duplex, h2d_duplex = _duplex(table["duplex_factor"], file)
 
-    def optional(key: str) -> Figure | None:
-        return node.child(key).rate() if key in keys else None
+    def optional(given: float | FigureTable | None) -> Figure | None:
+        return None if given is None else _figure(given, file)
 
     return HostLink(
-        d2h_bytes_per_s=node.child("d2h_bytes_per_s").rate(),
-        h2d_bytes_per_s=node.child("h2d_bytes_per_s").rate(),
+        d2h_bytes_per_s=_figure(table["d2h_bytes_per_s"], file),
+        h2d_bytes_per_s=_figure(table["h2d_bytes_per_s"], file),
         d2h_duplex=d2h_duplex,
         h2d_duplex=h2d_duplex,
-        latency_us=node.child("latency_us").time_us(),
-        sharers=node.child("sharers").count(),
-        host_bytes_per_s=optional("host_bytes_per_s"),
-        host_memory_bytes=optional("host_memory_bytes"),
-        efficiency=node.child("efficiency").range(),
-        host_d2h_bytes_per_s=optional("host_d2h_bytes_per_s"),
-        host_h2d_bytes_per_s=optional("host_h2d_bytes_per_s"),
+        latency_us=_figure(table["latency_us"], file),
+        sharers=table["sharers"],
+        host_bytes_per_s=optional(table.get("host_bytes_per_s")),
+        host_memory_bytes=optional(table.get("host_memory_bytes")),
+        efficiency=_range(table["efficiency"], file),
+        host_d2h_bytes_per_s=optional(table.get("host_d2h_bytes_per_s")),
+        host_h2d_bytes_per_s=optional(table.get("host_h2d_bytes_per_s")),
     )
 
 
-def _duplex(node: _Node) -> tuple[Figure, Figure]:
-    """One figure for both directions, or a table with one for each."""
-    if isinstance(node.value, dict) and "value" not in node.value and node.value.keys() & {"d2h", "h2d"}:
-        node.keys(("d2h", "h2d"))
-        return node.child("d2h").figure(_LEAST_SHARE, 1.0), node.child("h2d").figure(_LEAST_SHARE, 1.0)
-    figure = node.figure(_LEAST_SHARE, 1.0)
+def _duplex(given: float | DuplexTable, file: str) -> tuple[Figure, Figure]:
+    """Return the shares that both directions keep: of one figure for both, or of one for each."""
+    if isinstance(given, dict) and "d2h" in given and "h2d" in given:
+        return _figure(given["d2h"], file), _figure(given["h2d"], file)
+    figure = _figure(cast("float | FigureTable", given), file)
     return figure, figure
 
 
-def _level(node: _Node) -> Level:
-    node.keys(("name", "devices", "bytes_per_s", "latency_us"))
+def _level(table: LevelTable, file: str) -> Level:
     return Level(
-        name=node.child("name").text(),
-        devices=node.child("devices").count(),
-        bytes_per_s=node.child("bytes_per_s").rate(),
-        latency_us=node.child("latency_us").time_us(),
+        name=table["name"],
+        devices=table["devices"],
+        bytes_per_s=_figure(table["bytes_per_s"], file),
+        latency_us=_figure(table["latency_us"], file),
     )

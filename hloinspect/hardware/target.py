@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
+
+from hloinspect.kinds import Platform
+
+LEAST_RATE: Final = 1e6
+MOST_RATE: Final = 1e24
+"""Bytes or operations a second of anything that is hardware: what is slower takes longer than can be counted."""
 
 Side = Literal["low", "value", "high"]
 
@@ -23,7 +29,7 @@ class Figure:
     high: float | None = None
 
     def at(self, side: Side) -> float:
-        """The lowest or highest of what sources say, or the value; all the same where they agree."""
+        """Return the lowest or highest of what sources say, or the value; all are the same where they agree."""
         if side == "low" and self.low is not None:
             return self.low
         return self.high if side == "high" and self.high is not None else self.value
@@ -65,7 +71,7 @@ class HostLink:
 
     @property
     def duplex_factor(self) -> Figure:
-        """The mean of both directions' shares."""
+        """Return the mean of both directions' shares."""
         d2h, h2d = self.d2h_duplex, self.h2d_duplex
         return Figure((d2h.value + h2d.value) / 2, d2h.source, d2h.estimate or h2d.estimate)
 
@@ -95,7 +101,7 @@ class Target:
 
     name: str
     title: str
-    platform: str  # "gpu" | "tpu"
+    platform: Platform
     peak_flops: dict[str, Figure]
     vector_flops: Figure
     hbm_bytes: Figure

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.shape import MAX_NESTING, Shape
@@ -308,9 +308,9 @@ class Module:
     entry_name: str
     is_scheduled: bool
     attributes: Mapping[str, str]
-    platform: str  # "gpu" | "tpu" | "cpu" | "" where the module does not show it
+    platform: Literal["gpu", "tpu", "cpu", ""]  # "" where the module does not show it
     size_bytes: int
-    kind: str  # "text" | "proto"
+    kind: Literal["text", "proto"]
 
     @property
     def entry(self) -> Computation:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from google.protobuf.message import DecodeError
 
@@ -371,14 +371,13 @@ def _attributes(proto: schema.HloModuleProto, is_scheduled: bool) -> dict[str, s
     return found
 
 
-def _platform(data: bytes) -> str:
+def _platform(data: bytes) -> Literal["gpu", "tpu", "cpu", ""]:
     """Return the platform that compiled the module, by the same marks as in text."""
     if b'"scoped_memory_configs"' in data or _TILES_8_128 in data:
         return "tpu"
-    for platform, marks in (("gpu", _GPU_MARKS), ("cpu", _CPU_MARKS)):
-        if any(mark in data for mark in marks):
-            return platform
-    return ""
+    if any(mark in data for mark in _GPU_MARKS):
+        return "gpu"
+    return "cpu" if any(mark in data for mark in _CPU_MARKS) else ""
 
 
 def serialized(module: Module) -> bytes | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.calls import check_calls
@@ -34,16 +35,17 @@ _GPU_MARKS = ("operation_queue_id", "fusion_backend_config", "__cublas", "finger
 _CPU_MARKS = ("outer_dimension_partitions", "__ynn_fusion", "__onednn$", '"lapack_')
 
 
-def _platform(text: str) -> str:
+def _platform(text: str) -> Literal["gpu", "tpu", "cpu", ""]:
     """Return the platform that compiled the text, or "" for a small module without any of these marks.
 
     Only the GPU's backend writes queue ids and fingerprints. Only the TPU's writes tiled layouts and scoped memory.
     Only the CPU's writes partitioned loops and LAPACK calls.
     """
-    for platform, marks in (("gpu", _GPU_MARKS), ("tpu", _TPU_MARKS), ("cpu", _CPU_MARKS)):
-        if any(mark in text for mark in marks):
-            return platform
-    return ""
+    if any(mark in text for mark in _GPU_MARKS):
+        return "gpu"
+    if any(mark in text for mark in _TPU_MARKS):
+        return "tpu"
+    return "cpu" if any(mark in text for mark in _CPU_MARKS) else ""
 
 
 def parse_text(text: str) -> Module:

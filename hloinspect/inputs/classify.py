@@ -7,13 +7,14 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
 from hloinspect.errors import InputError
 
-STEP = "step"
-COMPILED = "compiled"
-DUMP = "dump"
-MODULE = "module"
+STEP: Final = "step"
+COMPILED: Final = "compiled"
+DUMP: Final = "dump"
+MODULE: Final = "module"
 
 _MODULE_STEP = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 _FILE_STEP = re.compile(r".+\.py:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -34,7 +35,7 @@ class Input:
     """
 
     text: str
-    kind: str
+    kind: Literal["step", "compiled", "dump", "module"]
     path: Path
 
 

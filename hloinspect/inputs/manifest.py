@@ -1,19 +1,33 @@
-"""What a compilation leaves behind: a directory of files and the manifest that says how they were made.
+"""What a compilation leaves behind: a directory of files, and the manifest that says how they were made.
 
 The manifest is written last. A directory without one, or whose module does not have the manifest's checksum, is
-half-written and is never taken for a result.
+half-written and is never taken for a result. The types here are those that a manifest is checked against when it is
+read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import shlex
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Final, Literal, TypedDict
 
-from hloinspect.errors import InputError
+from hloinspect.decoding import (
+    Complete,
+    Count,
+    Fault,
+    NonNegative,
+    Pattern,
+    Positive,
+    decode,
+    newer_version,
+    parse_json,
+    shown,
+)
+from hloinspect.errors import InputError, printable
+from hloinspect.kinds import Platform
 
 SCHEMA = "hloinspect.manifest/1"
 
@@ -26,7 +40,9 @@ THUNK_METADATA = "thunk_metadata.txt"
 FILES = (MODULE_TEXT, MODULE_PROTO, STABLEHLO, THUNK_SEQUENCE, THUNK_METADATA, MANIFEST)
 
 # What becomes of the values that the step's policies offload: as they say, recomputed, or kept on the device.
-OFFLOAD, REMAT, SAVE = "offload", "remat", "save"
+OFFLOAD: Final = "offload"
+REMAT: Final = "remat"
+SAVE: Final = "save"
 
 # Notes that other parts of the house look for.
 NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"
@@ -42,6 +58,48 @@ NOTES_THAT_LIMIT = (NOTE_OTHER_RELEASE, NOTE_UNKNOWN_RELEASE, NOTE_NOT_IN_EFFECT
 """A report on the module repeats these among its limits."""
 
 
+OLDER_KEYS = frozenset({"asked", "asks", "outers", "apart"})
+"""Keys of manifests that older versions wrote."""
+
+_MOST_WORD = 200
+
+_PARTS = ("argument", "temp", "output", "alias")
+MemoryStats = Annotated[
+    dict[Annotated[str, Pattern(r"\w+_in_bytes", "a name that ends in _in_bytes")], Count],
+    Complete(tuple(f"{where}{part}_size_in_bytes" for where in ("", "host_") for part in _PARTS)),
+]
+"""The fields of ``jax.stages.Compiled.memory_analysis()`` under their own names."""
+
+Phase = Literal["import", "trace_and_lower", "compile"]
+Seconds = Annotated[dict[Phase, NonNegative], Complete(("import", "trace_and_lower", "compile"))]
+
+Versions = Annotated[
+    dict[Literal["hloinspect", "jax", "jaxlib", "python", "plugin", "ptxas"], str | None],
+    Complete(("hloinspect", "jax", "jaxlib", "python", "plugin")),
+]
+"""Versions by what they are of; None for what is not installed. ``ptxas`` is there only for a GPU."""
+
+Option = bool | int | float | str
+"""The value of a compiler option."""
+
+
+class MaxTextSettings(TypedDict, total=False):
+    """What MaxText's configuration says of a step; None for a key that this MaxText does not have."""
+
+    library: Literal["MaxText"]
+    version: str | None
+    model_name: Option | None
+    remat_policy: Option | None
+    scan_layers: Option | None
+    attention: Option | None
+    per_device_batch_size: NonNegative | None
+    max_target_length: Count | None
+    tensors_on_device: tuple[str, ...]
+
+
+Settings = Annotated[MaxTextSettings, Complete(tuple(MaxTextSettings.__annotations__), or_empty=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class OffloadName:
     """A ``checkpoint_name`` whose value is moved to host memory.
@@ -53,16 +111,16 @@ class OffloadName:
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     file: str | None
-    line: int | None
-    column: int | None
+    line: Count | None
+    column: Count | None
     function: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class FlagsFrom:
-    """Flags of a production run: where they were read, those that were taken, and (name, reason) of the others."""
+    """Flags of a production run: where they were read, those that were taken, and name and reason of the others."""
 
     path: str
     flags: tuple[str, ...]
@@ -76,8 +134,8 @@ class AutotuneUse:
 
     path: str
     sha256: str
-    missing: int
-    of: int | None
+    missing: Count
+    of: Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +144,8 @@ class ProfileUse:
 
     path: str
     sha256: str
-    matched: int
-    of: int
+    matched: Count
+    of: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,50 +169,59 @@ class Configuration:
     """
 
     compile_options: dict[str, str]
+    """Options that JAX hands to XLA and that are not XLA's defaults."""
+
     compile_options_sha256: str | None
+    """A hash of all of these options; null where this JAX does not show them."""
+
     jax: dict[str, str]
+    """The rest of JAX's configuration that a variable or the step's code has set."""
+
     environment: dict[str, str]
+    """Variables of XLA, libtpu, Triton and JAX."""
+
     libraries: dict[str, str]
+    """Version and content of the libraries that the compiler is in."""
+
     target_config_sha256: str | None
+    """A hash of the target's description that XLA gets; null for TPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """How a module was made. ``memory`` has the fields of ``jax.stages.Compiled.memory_analysis()`` under their own
-    names.
+    """How a module was made.
 
-    ``seconds`` is split into ``import``, ``trace_and_lower`` and ``compile``; ``versions`` has None for what is not
-    installed. ``settings`` is what the configuration of a library says of the step (MaxText's), else empty.
-    ``compile_notes`` are those of ``notes`` that came while compiling; ``cached``: it was compiled earlier. ``asked``
-    is what the step's jaxpr asks of host memory (child/audit.py), empty where that was not read. ``configuration`` is
-    None in manifests of before it was kept.
+    ``settings`` is what the configuration of a library says of the step (MaxText's), else empty. ``compile_notes`` are
+    those of ``notes`` that came while compiling. ``cached`` says that it was compiled earlier. ``requested`` is what
+    the step's jaxpr requests of host memory, empty where that was not read; placements/flow.py decodes it.
+    ``configuration`` is None where an older version kept none.
     """
 
     schema: str
     step: str
     target: str
-    platform: str  # "gpu" | "tpu"
-    devices: int
+    platform: Platform
+    devices: Positive
     topology: str  # GPU: partitions x hosts x devices per host; TPU: the topology's name
     module_name: str
     module_sha256: str
-    versions: dict[str, str | None]
+    versions: Versions
     xla_flags: tuple[str, ...]
-    compiler_options: dict[str, bool | int | float | str]
-    memory: dict[str, int]
-    seconds: dict[str, float]
-    peak_rss_bytes: int
+    compiler_options: dict[str, Option]
+    memory: MemoryStats
+    seconds: Seconds
+    peak_rss_bytes: Count
     offload_names: tuple[OffloadName, ...]
     notes: tuple[str, ...]
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=MaxTextSettings)
     production: ProductionUse = field(default_factory=ProductionUse)
     compile_notes: tuple[str, ...] = ()
     cached: bool = False
-    requested: dict[str, Any] = field(default_factory=dict)
+    requested: dict[str, object] = field(default_factory=dict)
     configuration: Configuration | None = None
 
     def to_json(self) -> str:
-        """The manifest as indented JSON text."""
+        """Return the manifest as indented JSON text."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
@@ -171,93 +238,41 @@ class CompileResult:
 
 
 def manifest_from_json(text: str, path: Path) -> Manifest:
-    """The manifest in ``text``. Raises InputError, naming ``path``, where it is not a whole one of this schema."""
+    """Return the manifest in ``text``. Raises InputError, which names ``path`` and the field, where it is not a whole
+    one of this schema."""
     try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from None
+        data = parse_json(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {printable(str(error))}") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
-        raise InputError(f"{path} has schema {schema!r}: this version of hloinspect reads {SCHEMA!r}")
+        raise InputError(f"{path} has schema {shown(schema)}: this version of hloinspect reads {SCHEMA!r}")
     try:
-        return _build_manifest(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path} is not a whole {SCHEMA}: {type(error).__name__}: {error}") from None
+        return decode(data, Manifest, newer=_newer(data), older=OLDER_KEYS)
+    except Fault as fault:
+        raise not_whole(path, fault, data) from None
 
 
-def _build_manifest(data: dict[str, Any]) -> Manifest:
-    names = tuple(
-        OffloadName(**{**entry, "shape": tuple(int(n) for n in entry["shape"])}) for entry in data["offload_names"]
-    )
-    return Manifest(
-        schema=str(data["schema"]),
-        step=str(data["step"]),
-        target=str(data["target"]),
-        platform=str(data["platform"]),
-        devices=int(data["devices"]),
-        topology=str(data["topology"]),
-        module_name=str(data["module_name"]),
-        module_sha256=str(data["module_sha256"]),
-        versions=dict(data["versions"]),
-        xla_flags=tuple(str(flag) for flag in data["xla_flags"]),
-        compiler_options=dict(data["compiler_options"]),
-        memory={str(k): int(v) for k, v in data["memory"].items()},
-        seconds={str(k): float(v) for k, v in data["seconds"].items()},
-        peak_rss_bytes=int(data["peak_rss_bytes"]),
-        offload_names=names,
-        notes=tuple(str(note) for note in data["notes"]),
-        settings=dict(data.get("settings", {})),
-        production=_build_production(data.get("production") or {}),
-        compile_notes=tuple(str(note) for note in data.get("compile_notes", ())),
-        cached=bool(data.get("cached", False)),
-        requested=dict(data.get("requested") or {}),
-        configuration=configuration_from(data.get("configuration")),
-    )
+def _newer(data: object) -> str:
+    """Return the version that wrote a manifest where it is newer than this one, else ""."""
+    versions = data.get("versions") if isinstance(data, dict) else None
+    return newer_version(versions.get("hloinspect")) if isinstance(versions, dict) else ""
 
 
-def configuration_from(data: dict[str, Any] | None) -> Configuration | None:
-    """Return the configuration in a manifest, None where it has none. Raises KeyError, TypeError,
-    ValueError and AttributeError where it is not whole."""
-    if data is None:
-        return None
-    texts = {
-        name: {str(key): str(value) for key, value in data[name].items()}
-        for name in ("compile_options", "jax", "environment", "libraries")
-    }
-    hashes = {
-        name: None if data[name] is None else str(data[name])
-        for name in ("compile_options_sha256", "target_config_sha256")
-    }
-    return Configuration(**texts, **hashes)  # type: ignore[arg-type]
-
-
-def _build_production(data: dict[str, Any]) -> ProductionUse:
-    run, results, profile = (data.get(name) for name in ("flags_from", "autotune_results", "pgle"))
-    return ProductionUse(
-        FlagsFrom(str(run["path"]), tuple(run["flags"]), tuple((str(a), str(b)) for a, b in run["left_out"]))
-        if run
-        else None,
-        AutotuneUse(**results) if results else None,
-        ProfileUse(**profile) if profile else None,
-    )
-
-
-def production_of(request: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The manifest's ``production`` of a request's (compile/production.py), after compiling."""
-    if not request:
-        return asdict(ProductionUse())
-    results, profile = request["autotune_results"], request["pgle"]
-    return {
-        "flags_from": {"path": request["flags_from"], "flags": request["flags"], "left_out": request["left_out"]}
-        if request["flags_from"]
-        else None,
-        "autotune_results": {name: results[name] for name in ("path", "sha256", "missing", "of")} if results else None,
-        "pgle": {name: profile[name] for name in ("path", "sha256", "matched", "of")} if profile else None,
-    }
+def not_whole(path: Path, fault: Fault, data: object) -> InputError:
+    """Return the error for a manifest with a fault in it. Of a key that is missing or unknown it says how the manifest
+    is made anew: an older version may have written it."""
+    how = ""
+    if fault.key and not _newer(data) and isinstance(data, dict):
+        words = [data.get("step"), "--target", data.get("target"), "--devices", data.get("devices")]
+        command = " ".join(shlex.quote(printable(str(word))[:_MOST_WORD]) for word in words)
+        when = "" if fault.key in OLDER_KEYS else "if an older version wrote it, "
+        how = f"; {when}make it anew: `hloinspect compile {command} -o {path.parent}`"
+    return InputError(f"{path} is not a whole {SCHEMA}: {fault}{how}")
 
 
 def load_result(directory: Path) -> CompileResult:
-    """The result that ``compile_step`` wrote to ``directory``.
+    """Return the result that ``compile_step`` wrote to ``directory``.
 
     Raises InputError where ``manifest.json`` is missing or of an unknown schema, or where the module is not the one
     it describes.
@@ -279,7 +294,7 @@ def load_result(directory: Path) -> CompileResult:
 
 
 def result_in(directory: Path, manifest: Manifest) -> CompileResult:
-    """The paths of a result in ``directory``; nothing is read but whether a thunk sequence is there."""
+    """Return the paths of a result in ``directory``. All that is looked at is whether a thunk sequence is there."""
     thunks = directory / THUNK_SEQUENCE
     return CompileResult(
         directory=directory,

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import ClassifiedBy
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
 from hloinspect.measure.memcpy import CopyKind, copy_kind
@@ -26,7 +27,7 @@ IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, OTHER_TO_HOST, OTHE
 
 MOVES = (TO_HOST, FROM_HOST, HOST_COPY)
 BY_HLO, BY_MEMCPY, BY_NAME = range(3)
-BY = ("hlo", "memcpy", "name")
+BY: tuple[ClassifiedBy, ...] = ("hlo", "memcpy", "name")
 STREAM = "Stream #"
 _OP_STATS = ("hlo_op", PROGRAM_ID, "memcpy_details")
 _CORRELATION = "correlation_id"

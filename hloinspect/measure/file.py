@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from hloinspect.errors import InputError
+from hloinspect.kinds import ClassifiedBy, Platform
 from hloinspect.measure import events as kinds
 from hloinspect.measure import gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
@@ -103,7 +105,7 @@ class _Gathered:
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
         self._other_copies: Counter[tuple[str, str]] = Counter()
-        self._classified: Counter[str] = Counter()
+        self._classified: Counter[ClassifiedBy] = Counter()
         self._hidden: Counter[str] = Counter()
         self._graphs = 0
         self._unattributed = 0
@@ -186,7 +188,7 @@ class _Gathered:
 
     # ---- the result
 
-    def result(self, platform: str) -> MeasuredFile:
+    def result(self, platform: Platform | Literal[""]) -> MeasuredFile:
         program = self._main_program()
         devices = [device for device in self._devices if device.program == program]
         if len(devices) < len(self._devices):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events as kinds
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import ProgramJoin
@@ -42,7 +44,7 @@ def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | N
     return max(candidates, key=lambda number: (times[number], -number), default=None)
 
 
-def measure_gpu(
+def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is known of its program and its launches)
     name: str,
     found: DeviceEvents,
     program: int,
@@ -164,7 +166,7 @@ def _steps(
     marks: StepMarks | None,
     launched: LaunchTimes,
     found: DeviceEvents,
-) -> tuple[Ints, Ints, dict[int, str], list[str]]:
+) -> tuple[Ints, Ints, dict[int, SetAsideReason], list[str]]:
     """Return the step of each run, the numbers of the steps, steps to set aside, and notes."""
     count = max(len(runs), 1)
     one_each = np.arange(count)
@@ -188,7 +190,9 @@ def _steps(
     new = np.concatenate(([True], group[1:] != group[:-1]))
     step = np.cumsum(new) - 1
     firsts = np.flatnonzero(new)
-    outside = {int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]}
+    outside: dict[int, SetAsideReason] = {
+        int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]
+    }
     numbers = np.where(inside[firsts], marks.number[np.maximum(mark[firsts], 0)], -1)
     return step, numbers, outside, []
 
@@ -264,18 +268,19 @@ def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Wor
 # ---- which steps count
 
 
-def _set_aside(
+def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each an array of its own)
     found: DeviceEvents,
     step: Ints,
     moving: Ints,
     time_ps: Ints,
     joined: ProgramJoin | None,
     most_bytes_per_s: float,
-    aside: dict[int, str],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    aside: dict[int, SetAsideReason],
+) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...]]:
     """Return the reason for which each step does not count ("" for those that do), and what was seen."""
     count = len(time_ps)
-    reasons, details = [aside.get(number, "") for number in range(count)], [""] * count
+    reasons: list[SetAsideReason | Literal[""]] = [aside.get(number, "") for number in range(count)]
+    details = [""] * count
     is_fixed = _is_fixed(found, joined)
     fixed_step, fixed_op = step, found.op
     if not is_fixed.all() or (len(step) and int(np.min(step)) < 0):

@@ -12,10 +12,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final, Literal
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module_bytes
 from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.kinds import Direction
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import CONTROL_FLOW
 from hloinspect.offload.transfers import Offload, find_offload
@@ -29,7 +31,11 @@ COMPUTE, COLLECTIVE, TRANSFER, HOST_COPY, CONTROL, CALLBACK = (
     "control",
     "callback",
 )
-START, DONE, WHOLE = "start", "done", "whole"
+JoinedRole = Literal["start", "done", "whole"]
+
+START: Final = "start"
+DONE: Final = "done"
+WHOLE: Final = "whole"
 MAX_CLIMB = 64
 
 
@@ -45,9 +51,9 @@ class Joined:
     kind: str
     name: str
     rank: int
-    role: str = WHOLE
+    role: JoinedRole = WHOLE
     transfer: int = 0
-    direction: str = ""
+    direction: Direction | Literal[""] = ""
     bytes: int = 0
     asynchronous: bool = False
     pair: int = 0
@@ -170,7 +176,7 @@ class ProgramJoin:
     def _classify(self, computation: Computation, instruction: Instruction) -> Joined:
         key = (computation.name, instruction.name)
         rank = self.rank(computation.name, instruction.index)
-        role = START if instruction.start_of else DONE if instruction.done_of else WHOLE
+        role: JoinedRole = START if instruction.start_of else DONE if instruction.done_of else WHOLE
         halves = self._pairs.done_keys if role == DONE else self._pairs.start_keys
         pair = self._numbers.get(halves.get(key, ("", "")), 0)
         transfer = self._transfers.get(key)
@@ -179,7 +185,13 @@ class ProgramJoin:
         if transfer is not None:
             role = role if transfer.asynchronous else WHOLE
             return Joined(
-                *(TRANSFER, instruction.name, rank, role, transfer.id, transfer.direction, transfer.bytes),
+                TRANSFER,
+                instruction.name,
+                rank,
+                role,
+                transfer=transfer.id,
+                direction=transfer.direction,
+                bytes=transfer.bytes,
                 asynchronous=transfer.asynchronous,
                 pair=pair,
             )

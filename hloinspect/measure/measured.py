@@ -27,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import Affects, ClassifiedBy, Direction, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class StepFigures:
     number: int
     start_ps: int
     end_ps: int
-    set_aside: str
+    set_aside: SetAsideReason | Literal[""]
     time_ps: int
     compute_ps: int
     collective_ps: int
@@ -95,14 +96,14 @@ class MeasuredDevice:
     """
 
     name: str
-    platform: str  # "gpu" | "tpu"
+    platform: Platform
     program: int
     numbers: Ints
     start_ps: Ints
     end_ps: Ints
     figures: Mapping[str, Ints]
     transfers: Mapping[int, Mapping[str, Ints]]
-    set_aside: tuple[str, ...]
+    set_aside: tuple[SetAsideReason | Literal[""], ...]
     details: tuple[str, ...]
     notes: tuple[str, ...] = ()
     launches_known: bool = True
@@ -149,7 +150,7 @@ class ProgramSeen:
 class OtherCopies:
     """Copies between host and device that are no instruction of the step: ``device_put``, callbacks, input feeds."""
 
-    direction: str
+    direction: Direction
     count: int
     bytes: int
     device_ps: int
@@ -163,7 +164,7 @@ class Gap:
 
     reason: str
     remedy: str
-    affects: str = "time"
+    affects: Affects = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,14 +179,14 @@ class MeasuredFile:
 
     path: str
     host: str
-    platform: str  # "gpu" | "tpu" | ""
+    platform: Platform | Literal[""]
     device_type: str
     program: int | None
     module: bytes | None
     devices: tuple[MeasuredDevice, ...]
     programs: tuple[ProgramSeen, ...] = ()
     other_copies: tuple[OtherCopies, ...] = ()
-    classified_ps: Mapping[str, int] = field(default_factory=dict)
+    classified_ps: Mapping[ClassifiedBy, int] = field(default_factory=dict)
     hidden_events: int = 0
     graph_blocks: int = 0
     hidden_ops: tuple[str, ...] = ()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import Direction
 from hloinspect.measure.figures import (
     DUPLEX,
     LATENCY,
@@ -41,14 +43,17 @@ FIT_COPIES, FIT_SIZES, FIT_SPAN = 8, 3, 16.0
 smallest size."""
 
 FIT_POINTS = 400
-PINNED, PAGEABLE, UNSTATED = "pinned", "pageable", "unstated"
+HostMemory = Literal["pinned", "pageable", "unstated"]
+PINNED: Final = "pinned"
+PAGEABLE: Final = "pageable"
+UNSTATED: Final = "unstated"
 ROCM = (
     "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops "
     "the device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
 )
 _DEVICE = frozenset({"device", "device_static"})
-_HOST = {"pinned": PINNED, "pageable": PAGEABLE}
-_OLD_NAMES = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
+_HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}
+_OLD_NAMES: Mapping[str, Direction] = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
 Ints = NDArray[np.int64]
 
 
@@ -57,8 +62,8 @@ class CopyKind:
     """The content of ``memcpy_details``: direction, host memory (pinned, pageable, or unstated in old traces), and
     bytes."""
 
-    direction: str
-    memory: str
+    direction: Direction
+    memory: HostMemory
     bytes: int
 
 
@@ -105,8 +110,8 @@ class Copies:
     impossible: int = 0
 
 
-_DIRECTIONS = (D2H, H2D)
-_MEMORIES = (PINNED, PAGEABLE, UNSTATED)
+_DIRECTIONS: tuple[Direction, ...] = (D2H, H2D)
+_MEMORIES: tuple[HostMemory, ...] = (PINNED, PAGEABLE, UNSTATED)
 
 
 def host_copies(plane: Plane) -> Copies:
@@ -193,7 +198,7 @@ def _possible(device: Copies, most_bytes_per_s: float) -> Copies:
     return Copies(start, end, size, direction, memory, device.other, int((~keep).sum()))
 
 
-def _sample(devices: Sequence[Copies], direction: str, memory: str) -> _Sample:
+def _sample(devices: Sequence[Copies], direction: Direction, memory: HostMemory) -> _Sample:
     index, kind = _DIRECTIONS.index(direction), _MEMORIES.index(memory)
     parts = [(np.zeros(0, np.float64),) * 3]
     for device in devices:
@@ -233,7 +238,7 @@ def _undisturbed(start: Ints, end: Ints) -> NDArray[np.bool_]:
     return first & np.concatenate((end[:-1] <= start[1:], [True]))
 
 
-def _best(samples: Mapping[tuple[str, str], _Sample], direction: str) -> str:
+def _best(samples: Mapping[tuple[Direction, HostMemory], _Sample], direction: Direction) -> HostMemory:
     pinned, old = samples[direction, PINNED].bytes, samples[direction, UNSTATED].bytes
     is_old = not len(pinned) or (pinned >= LARGE_BYTES).sum() < MIN_COPIES <= (old >= LARGE_BYTES).sum()
     return UNSTATED if is_old and len(old) else PINNED
@@ -267,7 +272,9 @@ def _latency(sample: _Sample) -> tuple[float, int] | None:
     return rest, len(size)
 
 
-def _rate(direction: str, memory: str, sample: _Sample, latency: tuple[float, int] | None) -> MeasuredFigure | LeftOut:
+def _rate(
+    direction: Direction, memory: HostMemory, sample: _Sample, latency: tuple[float, int] | None
+) -> MeasuredFigure | LeftOut:
     large = sample.bytes >= LARGE_BYTES
     chosen = large & (sample.other <= ALONE_SHARE)
     count = int(chosen.sum())
@@ -282,7 +289,9 @@ def _rate(direction: str, memory: str, sample: _Sample, latency: tuple[float, in
 
 
 def _duplex(
-    samples: Mapping[str, _Sample], rates: Mapping[str, float], latencies: Mapping[str, tuple[float, int] | None]
+    samples: Mapping[Direction, _Sample],
+    rates: Mapping[Direction, float],
+    latencies: Mapping[Direction, tuple[float, int] | None],
 ) -> MeasuredFigure | LeftOut:
     """Return the factor by which a direction is slower while the other runs, or why it is unknown.
 
@@ -309,7 +318,7 @@ def _duplex(
     return MeasuredFigure(DUPLEX, value, low, high, len(factor), what)
 
 
-def _start_up(latencies: Mapping[str, tuple[float, int] | None]) -> MeasuredFigure | LeftOut:
+def _start_up(latencies: Mapping[Direction, tuple[float, int] | None]) -> MeasuredFigure | LeftOut:
     found = {direction: latency for direction, latency in latencies.items() if latency}
     if not found:
         wanted = f"{FIT_COPIES} copies of {FIT_SIZES} sizes, the largest {FIT_SPAN:.0f} times the smallest"
@@ -320,7 +329,7 @@ def _start_up(latencies: Mapping[str, tuple[float, int] | None]) -> MeasuredFigu
     return MeasuredFigure(LATENCY, float(np.median(each)), float(np.min(each)), float(np.max(each)), count, what)
 
 
-def _pageable_note(direction: str, sample: _Sample) -> str:
+def _pageable_note(direction: Direction, sample: _Sample) -> str:
     chosen = (sample.bytes >= LARGE_BYTES) & (sample.other <= ALONE_SHARE)
     if not chosen.any():
         return ""
@@ -334,5 +343,5 @@ def _sizes(size: Floats) -> str:
     return f"copies of {least:,} B" if least == most else f"copies of {least:,} to {most:,} B"
 
 
-def _of(memory: str) -> str:
+def _of(memory: HostMemory) -> str:
     return "host memory not known to be pinned" if memory == UNSTATED else f"{memory} memory"

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module_bytes
+from hloinspect.kinds import Direction
 from hloinspect.measure.figures import DUPLEX, LATENCY, RATES, Floats, LeftOut, MeasuredFigure, Measurement
 from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
 from hloinspect.predict.link import Link, Rates
@@ -36,7 +38,11 @@ MAX_UNCERTAINTY = 0.02
 """The largest standard deviation of a rate, as a share of it, with which the waits determine it."""
 
 MODULES, OPS = "XLA Modules", "XLA Ops"
-_START, _DONE, _BOTH = "start", "done", "synchronous"
+EventRole = Literal["start", "done", "synchronous"]
+
+_START: Final = "start"
+_DONE: Final = "done"
+_BOTH: Final = "synchronous"
 _PS_PER_MS = 1e9
 _NAMES = (H2D, D2H, DUPLEX)
 
@@ -49,10 +55,10 @@ class Event:
     ps. ``key`` is the pair; a synchronous transfer is both.
     """
 
-    role: str
+    role: EventRole
     key: str
     transfer: int
-    direction: str
+    direction: Direction
     bytes: int
     before_ps: float
     duration_ps: float
@@ -125,7 +131,7 @@ def _runs(plane: Plane, line: Line, program: int) -> list[tuple[int, int]]:
     return list(zip(columns.start_ps[chosen].tolist(), columns.end_ps[chosen].tolist(), strict=True))
 
 
-_Role = tuple[str, str, int, str, int]
+_Role = tuple[EventRole, str, int, Direction, int]
 
 
 def _roles(offload: Offload) -> dict[str, _Role]:
@@ -343,7 +349,7 @@ def measure_waits(devices: Iterable[Steps], latency_us: float) -> Measurement:
         if fit.misfit > MAX_MISFIT:
             notes[-1] += f"; left out, as the queue model misses their waits by {100 * fit.misfit:.1f} %"
             continue
-        moved = Counter(event.direction for event in steps.events if event.role != _DONE)
+        moved = Counter[str](event.direction for event in steps.events if event.role != _DONE)
         for name, value in fit.figures.items():
             values[name].append(value)
             copies[name] += steps.clean * (moved[name] if name in moved else moved.total())

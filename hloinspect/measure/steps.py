@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import SetAsideReason
 from hloinspect.measure.join import Loop
 from hloinspect.timeline.spans import Ints
 
-CUT_BEGIN, CUT_END = "cut by the trace's begin", "cut by the trace's end"
-MISSING = "events are missing or unpaired"
-WARM_UP = "warm-up"
-IMPOSSIBLE = "rates that cannot be"
-CLOCK = "the clock jumped"
-UNANNOTATED = "outside the step annotations"
+CUT_BEGIN: Final = "cut by the trace's begin"
+CUT_END: Final = "cut by the trace's end"
+MISSING: Final = "events are missing or unpaired"
+WARM_UP: Final = "warm-up"
+IMPOSSIBLE: Final = "rates that cannot be"
+CLOCK: Final = "the clock jumped"
+UNANNOTATED: Final = "outside the step annotations"
 
 WARM_UP_FACTOR = 1.5
 """The least ratio of the first step's time to the median of the others with which it counts as warm-up."""
@@ -136,7 +139,7 @@ def unusual(step: Ints, op: Ints, steps: int, ops: int) -> tuple[NDArray[np.bool
     return wrong, bool((~wrong).any()), table
 
 
-def edge_reason(index: int, steps: int, missing_first: bool, missing_last: bool) -> str:
+def edge_reason(index: int, steps: int, missing_first: bool, missing_last: bool) -> SetAsideReason:
     """Return why an unusual step is set aside: at an end of the trace it may be cut."""
     if index == 0 and missing_first:
         return CUT_BEGIN

@@ -10,10 +10,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events as kinds
 from hloinspect.measure import join
 from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
@@ -368,10 +370,11 @@ def _set_aside(
     joined: ProgramJoin | None,
     unpaired: NDArray[np.bool_],
     lost: Flags,
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...], tuple[str, ...]]:
     """Return the reason for which each step does not count, what was seen, and notes."""
     count = len(time_ps)
-    reasons, details = [""] * count, [""] * count
+    reasons: list[SetAsideReason | Literal[""]] = [""] * count
+    details = [""] * count
     inside = np.flatnonzero(step >= 0)
     free = joined.data_dependent if joined else ()
     fixed = np.array([not any(a <= op.rank <= b for a, b in free) for op in trace.ops], np.bool_)
@@ -398,7 +401,12 @@ def _set_aside(
 
 
 def _impossible(
-    trace: TpuTrace, step: Ints, time_ps: Ints, inside: Ints, reasons: list[str], details: list[str]
+    trace: TpuTrace,
+    step: Ints,
+    time_ps: Ints,
+    inside: Ints,
+    reasons: list[SetAsideReason | Literal[""]],
+    details: list[str],
 ) -> tuple[str, ...]:
     """Set aside the steps with an operation that HBM does not allow, and return notes.
 

@@ -10,14 +10,25 @@ from numpy.typing import NDArray
 
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Moves
 from hloinspect.timeline.spans import Ints
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline.timeline import (
+    COLLECTIVE,
+    COMPUTE,
+    D2H,
+    H2D,
+    WAIT,
+    Interval,
+    IntervalKind,
+    Segment,
+    Stream,
+    Timeline,
+)
 
 MAX_EVENTS = 200_000
 """The number of events up to which a step is kept."""
 
 _COMPUTE, _COLLECTIVE, _D2H, _H2D, _WAIT = range(5)
-_KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
-_STREAMS = ("main", "communication", D2H, H2D, "main")
+_KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
+_STREAMS: tuple[Stream, ...] = ("main", "communication", D2H, H2D, "main")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,7 @@ class TypicalStep:
         return Timeline(self.device, "measured", (Segment(1, 0, self.time_ps, intervals),))
 
 
-def typical_step(
+def typical_step(  # noqa: PLR0913  (columns of the same steps, each an array of its own)
     device: str,
     time_ps: Ints,
     clean: NDArray[np.bool_],

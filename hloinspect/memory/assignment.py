@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 
-PARAMETER = "parameter"
-CONSTANT = "constant"
-THREAD_LOCAL = "thread-local"
-TEMPORARY = "temporary"
-RESULT = "result"
-OTHER = "other"
+AllocationKind = Literal["parameter", "constant", "thread-local", "temporary", "result", "other"]
+
+PARAMETER: Final = "parameter"
+CONSTANT: Final = "constant"
+THREAD_LOCAL: Final = "thread-local"
+TEMPORARY: Final = "temporary"
+RESULT: Final = "result"
+OTHER: Final = "other"
 
 _ALLOCATION = re.compile(r"allocation (\d{1,9}): size (\d{1,18})(.*)")
 _VALUE = re.compile(
@@ -49,7 +52,7 @@ class Allocation:
     index: int
     bytes: int
     color: int
-    kind: str
+    kind: AllocationKind
     parameter: int
     lives_out: bool
     values: tuple[AssignedValue, ...]
@@ -87,15 +90,16 @@ def _allocation(match: re.Match[str], values: tuple[AssignedValue, ...]) -> Allo
     words = match.group(3).partition("|")[0] + match.group(3).rpartition("|")[2]  # a shape stands between bars
     color, parameter = _COLOR.search(words), _PARAMETER.search(words)
     lives_out = "maybe-live-out" in words
-    kind = OTHER
-    for mark, name in (
+    kind: AllocationKind = OTHER
+    marks: tuple[tuple[str, AllocationKind], ...] = (
         ("parameter ", PARAMETER),
         ("thread-local", THREAD_LOCAL),
         ("constant", CONSTANT),
         ("preallocated-temp", TEMPORARY),
         ("maybe-live-out", RESULT),
         ("output shape", RESULT),
-    ):
+    )
+    for mark, name in marks:
         if mark in words:
             kind = name
             break
@@ -116,7 +120,7 @@ def sum_allocations(allocations: tuple[Allocation, ...]) -> AssignedBytes | None
     if not real:
         return None
 
-    def total(on_host: bool, kind: str = "") -> int:
+    def total(on_host: bool, kind: AllocationKind | Literal[""] = "") -> int:
         return sum(a.bytes for a in real if (a.color == HOST_MEMORY_SPACE) == on_host and kind in ("", a.kind))
 
     return AssignedBytes(total(False), total(True), total(False, TEMPORARY), total(True, TEMPORARY))

@@ -9,20 +9,23 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
+from hloinspect.kinds import LiveValueKind
 from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
 from hloinspect.memory.live import LiveLeaf, Liveness
 from hloinspect.memory.liveness import liveness
+from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.source import Source, read_source
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
 
-ARTIFACTS = "artifacts"
-ESTIMATED = "estimated"
+ARTIFACTS: Final = "artifacts"
+ESTIMATED: Final = "estimated"
 MAX_VALUES = 12
 """Most values at the peak that are named. The smaller ones are only counted."""
 
@@ -34,57 +37,6 @@ _MS = 1e9  # picoseconds
 
 Clock = Callable[[int], float | None]
 """A function from a time of the flat schedule to milliseconds of the step."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveValue:
-    """A buffer at the peak: what made it, its array, and whether it is an argument, a result or a temporary."""
-
-    name: str
-    computation: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    kind: str
-    source: Source | None
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The time of most device memory: the instruction that runs, the bytes then, and the largest values.
-
-    ``bytes`` are arguments, results and the temporaries of that time, without gaps between them. ``others`` is the
-    number of values that are not in ``values``. ``other_bytes`` are their bytes.
-    """
-
-    instruction: str
-    computation: str
-    bytes: int
-    values: tuple[LiveValue, ...]
-    others: int
-    other_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Memory that one copy to the host frees, and when. The buffer of its source lives from ``made`` to ``freed``.
-
-    Both are instructions. ``late``: the copy comes back later in the step, and starts only after the backward pass has
-    begun. Then it saves nothing while the forward pass fills the memory. ``before_backward``: whether the buffer is
-    free before the backward pass begins, or None where the tensor does not come back in the step. ``held_ms`` is how
-    long the buffer is held each time. ``held_bytes_ms`` is that times its bytes and the runs of a step. Both are None
-    without a timeline.
-    """
-
-    transfer: int
-    bytes: int
-    made: str
-    freed: str
-    freed_computation: str
-    late: bool
-    before_backward: bool | None
-    held_ms: float | None
-    held_bytes_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +57,7 @@ class Memory:
     @property
     def late(self) -> tuple[int, ...]:
         """Return the ids of the transfers that start late."""
-        return tuple(release.transfer for release in self.releases.values() if release.late)
+        return tuple(transfer for transfer, release in self.releases.items() if release.late)
 
 
 def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | None:
@@ -172,8 +124,9 @@ def _lives_at(buffer: Buffer, time: int) -> bool:
 
 
 def _live_value(buffer: Buffer) -> LiveValue:
+    source = read_source(buffer.origin.instruction.metadata)
     maker, shape = buffer.origin.instruction, buffer.origin.shape
-    kind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
+    kind: LiveValueKind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
     named = maker.metadata.op_name if kind == "argument" else ""
     place = "".join(f"{{{index}}}" for index in buffer.origin.path)
     return LiveValue(
@@ -183,7 +136,7 @@ def _live_value(buffer: Buffer) -> LiveValue:
         shape=shape.dims,
         bytes=buffer.bytes,
         kind=kind,
-        source=read_source(maker.metadata),
+        source=source.info if source else None,
     )
 
 
@@ -245,12 +198,11 @@ def _release(
     leaf = _sent(live, instruction, transfer)
     if leaf is None:  # a kernel that computes what it sends: no device memory is freed
         before = None if backward is None or not returns else not late
-        return Release(transfer.id, 0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
+        return Release(0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
     last = live.instruction_at(leaf.last)
     size = leaf.buffer.bytes
     held = _held_ms(clock, leaf.first, leaf.last) if clock is not None else None
     return Release(
-        transfer=transfer.id,
         bytes=size,
         made=live.instruction_at(leaf.first).name,
         freed=last.name,

@@ -6,46 +6,31 @@ offload policy requests none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape
+from hloinspect.kinds import HostEventKind
 from hloinspect.offload.program import Program
+from hloinspect.offload.records import HostEvent
 
-HOST_COMPUTE = "host_compute"
-CALLBACK = "callback"
-SEND = "send"
-RECV = "recv"
-INFEED = "infeed"
-OUTFEED = "outfeed"
-ANNOTATION = "annotation"
-MANY_RESULTS = "many_results"
+HOST_COMPUTE: Final = "host_compute"
+CALLBACK: Final = "callback"
+SEND: Final = "send"
+RECV: Final = "recv"
+INFEED: Final = "infeed"
+OUTFEED: Final = "outfeed"
+ANNOTATION: Final = "annotation"
+MANY_RESULTS: Final = "many_results"
 
+_FEEDS: Mapping[str, HostEventKind] = {"infeed": INFEED, "outfeed": OUTFEED}
+_ENDS: Mapping[str, HostEventKind] = {"send": SEND, "recv": RECV}
 _HANDLER = "_xla_host_transfer_handler_name"
 _CALLBACK_ENDINGS = ("python_gpu_callback", "python_callback", "python_cpu_callback")
 _ANNOTATIONS = frozenset(
     {"annotate_device_placement", "MoveToHost", "MoveToDevice", "PinToDevice", "PinToDeviceSram", "PinToHost"}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class HostEvent:
-    """An instruction that works with the host.
-
-    Bytes are those that one execution sends to the host and receives from it, as far as shapes show them. ``detail`` is
-    the target of the call or the name of the handler. ``kind`` is host_compute, callback, send, recv, infeed, outfeed,
-    annotation (a placement that no compiler pass has carried out: the module is not optimized), or many_results (an
-    async start with several results and host memory among them, which no known compiler makes).
-    """
-
-    kind: str
-    instruction: str
-    computation: str
-    executions: int
-    to_host_bytes: int
-    from_host_bytes: int
-    detail: str
 
 
 def host_events(program: Program) -> Iterator[HostEvent]:
@@ -65,17 +50,17 @@ def _places(computation: Computation) -> list[int]:
     return sorted(found | starts | {*called})
 
 
-def host_event_kind(module: Module, instruction: Instruction) -> str:
+def host_event_kind(module: Module, instruction: Instruction) -> HostEventKind | Literal[""]:
     """Return the kind of an instruction's host event, or "".
 
     ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
     in dumps and protos.
     """
     opcode = instruction.opcode
-    if opcode in (INFEED, OUTFEED):
-        return opcode
-    if opcode in (SEND, RECV):
-        return opcode if instruction.is_host_transfer or _HANDLER in instruction.frontend_attributes else ""
+    if opcode in _FEEDS:
+        return _FEEDS[opcode]
+    if opcode in _ENDS:
+        return _ENDS[opcode] if instruction.is_host_transfer or _HANDLER in instruction.frontend_attributes else ""
     if opcode in ("custom-call", "custom-call-start"):
         return _call_kind(instruction.custom_call_target)
     if opcode == "async-start":
@@ -88,7 +73,7 @@ def host_event_kind(module: Module, instruction: Instruction) -> str:
     return ""
 
 
-def _call_kind(target: str) -> str:
+def _call_kind(target: str) -> HostEventKind | Literal[""]:
     if target == "HostExecute":
         return HOST_COMPUTE
     if target in _ANNOTATIONS:

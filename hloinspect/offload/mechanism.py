@@ -11,20 +11,23 @@ nested ``linear``) none of these a kernel that reads or writes pinned memory ===
 
 from __future__ import annotations
 
+from typing import Final
+
 from hloinspect.hlo.model import Computation, Instruction, Module
+from hloinspect.kinds import Mechanism
 
 _MOVES = frozenset(
     {"parameter", "constant", "bitcast", "copy", "dynamic-slice", "dynamic-update-slice", "tuple", "get-tuple-element"}
 )
 
-DMA = "dma"
-KERNEL = "kernel"
-UNKNOWN = "unknown"
+DMA: Final = "dma"
+KERNEL: Final = "kernel"
+UNKNOWN: Final = "unknown"
 
 _KEEPS_MARKERS = "keeps slice markers"
 
 
-def slice_mechanism(module: Module, start: Instruction) -> str:
+def slice_mechanism(module: Module, start: Instruction) -> Mechanism:
     """Return ``dma`` or ``kernel`` for an async start around a slice, or ``unknown`` where the text has lost the
     marker."""
     if module.platform == "tpu" or start.start_of in ("dynamic-slice", "dynamic-update-slice", "copy", "slice"):

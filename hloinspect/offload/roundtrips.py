@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
+from hloinspect.kinds import Outcome
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.program import Program
 from hloinspect.offload.stacks import Reads, reads_of
 from hloinspect.offload.transfer import H2D, Transfer
 
-ROUND_TRIP = "round trip"
-ARGUMENT = "argument"
-RESULT = "result"
-HOST_COPY = "host copy"
-NEVER_READ = "never read"
-NEVER_WRITTEN = "never written"
+ROUND_TRIP: Final = "round trip"
+ARGUMENT: Final = "argument"
+RESULT: Final = "result"
+HOST_COPY: Final = "host copy"
+NEVER_READ: Final = "never read"
+NEVER_WRITTEN: Final = "never written"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def _partners(transfers: Sequence[Transfer], reads: Reads) -> dict[int, tuple[in
     return {own: (first[own], *(each for each in some if each != first[own])) for own, some in found.items()}
 
 
-def _outcome(transfer: Transfer, has_partner: bool, entry_value: EntryBuffers, reads: Reads) -> str:
+def _outcome(transfer: Transfer, has_partner: bool, entry_value: EntryBuffers, reads: Reads) -> Outcome:
     if has_partner:
         return ROUND_TRIP
     if transfer.direction == H2D:

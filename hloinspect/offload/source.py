@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hloinspect.hlo.model import Computation, Frame, Instruction, Metadata, Module, Operand
 from hloinspect.offload.program import Program
+from hloinspect.offload.records import SourceInfo
 
 Path = tuple[int, ...]
 
@@ -22,14 +23,18 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place in the user's program. ``op_name`` is JAX's name stack. ``backward`` is whether it is in a transposed
-    part."""
+    """A place in the user's program. ``op_name`` is JAX's name stack."""
 
     file: str
     line: int
     function: str
     column: int
     op_name: str
+
+    @property
+    def info(self) -> SourceInfo:
+        """Return what a report says of the place."""
+        return SourceInfo(self.file, self.line, self.function or None)
 
 
 def is_library_frame(frame: Frame) -> bool:

@@ -19,6 +19,7 @@ from itertools import product
 from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
+from hloinspect.kinds import Direction
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.program import Program
 from hloinspect.offload.slices import byte_strides, offset_bytes, passed_on
@@ -180,7 +181,7 @@ def _callee(module: Module, instruction: Instruction) -> Computation | None:
     return module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
 
 
-def _only_slice(module: Module, body: Computation, hosts: Collection[int], direction: str) -> Instruction | None:
+def _only_slice(module: Module, body: Computation, hosts: Collection[int], direction: Direction) -> Instruction | None:
     """Return the only slice or update by which a fusion's body uses its only parameter in host memory, or None."""
     names = {p.name for p in body.parameters if p.parameter_number in hosts}
     if len(names) != 1:

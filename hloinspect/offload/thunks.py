@@ -17,11 +17,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.access import accesses
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
+from hloinspect.kinds import Direction, Mechanism
 from hloinspect.offload.mechanism import DMA, KERNEL, UNKNOWN
 from hloinspect.offload.program import build_program
 from hloinspect.offload.transfers import D2H, H2D, Offload
@@ -40,6 +42,7 @@ _HEADING = re.compile(r" *[a-z][a-z0-9_]*:")
 _STREAM = re.compile(r"\bstream=([^,\s]+)")
 _ASYNC_ID = re.compile(r"\basync_id=(\d{1,18})\b")
 _FIELD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*): (?:"((?:[^"\\]|\\.)*)"|(\S+))')
+_Value = TypeVar("_Value", bound=str)
 _NO_THUNKS = "No thunks."
 
 
@@ -82,8 +85,8 @@ class TransferThunk:
     thunk: Thunk
     instruction: str
     computation: str
-    direction: str
-    mechanism: str
+    direction: Direction
+    mechanism: Mechanism
     stream: str
     asynchronous: bool
 
@@ -221,7 +224,7 @@ def streams_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, str]:
     return _agreed(offload, {thunk: thunk.stream or MAIN_STREAM for thunk in _launched(thunks)})
 
 
-def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, str]:
+def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, Mechanism]:
     """Return the mechanism of each transfer by transfer id: ``dma`` or ``kernel``, from the thunk that moves the bytes.
 
     It is right also where the text of the module has lost the marker. Transfers whose mechanism is unclear are left
@@ -246,10 +249,10 @@ def with_thunks(offload: Offload, thunks: ThunkSequence) -> Offload:
     return replace(offload, transfers=transfers)
 
 
-def _agreed(offload: Offload, values: Mapping[Thunk, str]) -> dict[int, str]:
+def _agreed(offload: Offload, values: Mapping[Thunk, _Value]) -> dict[int, _Value]:
     """Return for each transfer the value that all thunks of its name have. A computation called twice has two of
     each."""
-    by_name: dict[str, set[str]] = {}
+    by_name: dict[str, set[_Value]] = {}
     for thunk, value in values.items():
         if thunk.name:
             by_name.setdefault(thunk.name, set()).add(value)
@@ -270,9 +273,9 @@ def _launched(thunks: ThunkSequence) -> Iterator[Thunk]:
             yield thunk
 
 
-def _mechanism(thunk: Thunk, children: Mapping[int, tuple[Thunk, ...]]) -> str:
+def _mechanism(thunk: Thunk, children: Mapping[int, tuple[Thunk, ...]]) -> Mechanism:
     """Return what moves a thunk's bytes, if the copies and kernels inside it are all of one kind."""
-    kinds: set[str] = set()
+    kinds: set[Mechanism] = set()
     waiting = [thunk]
     while waiting:
         one = waiting.pop()
@@ -294,7 +297,7 @@ def _instructions(module: Module, names: set[str]) -> dict[str, tuple[Computatio
     return found
 
 
-def _direction(module: Module, computation: Computation, instruction: Instruction) -> str:
+def _direction(module: Module, computation: Computation, instruction: Instruction) -> Direction | Literal[""]:
     """Return ``d2h`` or ``h2d`` by the memory spaces of an instruction's operands and result, or "" for no transfer."""
     shapes = [shape for o in instruction.operands if (shape := module.shape_of(computation, o)) is not None]
     if instruction.opcode == "copy-start":  # the result is (destination, source, context)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
+from hloinspect.kinds import Direction, Mechanism, Outcome
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.source import Source
 
-D2H = "d2h"
-H2D = "h2d"
+D2H: Final = "d2h"
+H2D: Final = "h2d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class Transfer:
     """
 
     id: int
-    direction: str
-    mechanism: str
+    direction: Direction
+    mechanism: Mechanism
     asynchronous: bool
     bytes: int
     executions: int
@@ -53,7 +55,7 @@ class Transfer:
     round_trip: int | None
     buffer: Node | None
     stream: str | None = None
-    outcome: str = ""
+    outcome: Outcome | Literal[""] = ""
     partners: tuple[int, ...] = ()
     partners_cut: bool = False
 

@@ -12,36 +12,18 @@ from dataclasses import dataclass, replace
 from hloinspect.hlo.access import accesses, is_free, update_operand
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
+from hloinspect.kinds import Direction, Mechanism
 from hloinspect.offload.buffers import HostBuffers, Node
-from hloinspect.offload.events import HostEvent, host_event_kind, host_events
+from hloinspect.offload.events import host_event_kind, host_events
 from hloinspect.offload.mechanism import slice_mechanism
 from hloinspect.offload.pairs import AsyncPairs, async_pairs
 from hloinspect.offload.program import CONTROL_FLOW, Program, build_program
+from hloinspect.offload.records import HostCopy, HostEvent, HostValue
 from hloinspect.offload.roundtrips import EntryBuffers, round_trips
 from hloinspect.offload.source import producer, read_source
 from hloinspect.offload.transfer import D2H, H2D, Tensor, Transfer
 
 __all__ = ["D2H", "H2D", "HostCopy", "HostValue", "Offload", "Tensor", "Transfer", "find_offload", "wrapped_body"]
-
-
-@dataclass(frozen=True, slots=True)
-class HostCopy:
-    """Host memory read and written by one instruction: bytes that cross the link twice or never leave the host."""
-
-    instruction: str
-    computation: str
-    bytes: int
-    executions: int
-    mechanism: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostValue:
-    """An argument or a result of the step in host memory."""
-
-    kind: str  # "parameter" | "result"
-    name: str
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +46,7 @@ class Offload:
         """Return the names of the instructions of ``host_events``."""
         return tuple(event.instruction for event in self.host_events)
 
-    def bytes_per_step(self, direction: str) -> int:
+    def bytes_per_step(self, direction: Direction) -> int:
         """Return the bytes that all transfers of a direction move in a step."""
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
 
@@ -73,8 +55,8 @@ class Offload:
 class _Found:
     """A transfer whose partner is not known yet. ``data`` is the operand whose value moves to the host."""
 
-    direction: str
-    mechanism: str
+    direction: Direction
+    mechanism: Mechanism
     asynchronous: bool
     bytes: int
     shape: Shape
@@ -152,7 +134,7 @@ def _copy_start(computation: Computation, start: Instruction) -> Iterator[_Found
     if destination is None or source is None or not start.operands:
         return
     if destination.on_host and source.on_host:
-        yield HostCopy(start.name, computation.name, destination.size_bytes, 0, "dma")
+        yield HostCopy(start.name, computation.name, "dma", destination.size_bytes, 0)
     elif destination.on_host:
         yield _Found(D2H, "dma", True, destination.size_bytes, destination, start.operands[0], (None, (0,)))
     elif source.on_host:
@@ -171,10 +153,10 @@ def _async_start(module: Module, computation: Computation, start: Instruction) -
         update = _update_number(module, start, shapes, hosts)
         moved = shapes[update] if update is not None else None
         if update is None or moved is None:
-            yield HostCopy(start.name, computation.name, result.size_bytes, 0, mechanism)
+            yield HostCopy(start.name, computation.name, mechanism, result.size_bytes, 0)
         elif moved.on_host:
             size = min(moved.size_bytes, result.size_bytes)  # of a slice the result, of an update the update
-            yield HostCopy(start.name, computation.name, size, 0, mechanism)
+            yield HostCopy(start.name, computation.name, mechanism, size, 0)
         else:
             yield _Found(D2H, mechanism, True, moved.size_bytes, moved, start.operands[update], (None, (1,)))
     else:
@@ -244,7 +226,7 @@ def _synchronous_copy(module: Module, computation: Computation, copy: Instructio
     if source is None:
         return
     if source.on_host and copy.shape.on_host:
-        yield HostCopy(copy.name, computation.name, copy.shape.size_bytes, 0, "dma")
+        yield HostCopy(copy.name, computation.name, "dma", copy.shape.size_bytes, 0)
     elif copy.shape.on_host:
         yield _Found(D2H, "dma", False, copy.shape.size_bytes, copy.shape, copy.operands[0], (None, ()))
     elif source.on_host:
@@ -257,7 +239,7 @@ def _kernel(module: Module, computation: Computation, instruction: Instruction) 
     reads = sum(a.bytes for a in touched if a.operand >= 0)
     writes = sum(a.bytes for a in touched if a.operand < 0)
     if reads and writes:
-        yield HostCopy(instruction.name, computation.name, reads + writes, 0, "kernel")
+        yield HostCopy(instruction.name, computation.name, "kernel", reads + writes, 0)
     elif reads:
         read = next(a for a in touched if a.operand >= 0)
         shape = _of_size(reads, instruction.shape, module.shape_of(computation, instruction.operands[read.operand]))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.scan import closing
 from hloinspect.hlo.shape import parse_shape
 from hloinspect.hlo.text import TextComputation, callees_of, parse_text
+from hloinspect.kinds import Direction, ItemKind, Mechanism
 from hloinspect.offload.buffers import HostBuffers
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.source import read_source
@@ -23,7 +25,7 @@ from hloinspect.offload.transfer import D2H, H2D, Transfer
 from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
 from hloinspect.placements.marks import ANNOTATION, TARGETS, placement_of
 
-KINDS = {
+KINDS: Mapping[ItemKind, str] = {
     "annotation_d2h": "annotations for the host",
     "annotation_h2d": "annotations for the device",
     "mark_d2h": "MoveToHost",
@@ -44,8 +46,17 @@ KINDS = {
 }
 """Everything that is counted, in the order in which it is shown, with its description."""
 
-MOVES = ("copy", "slice", "kernel", "async")
-"""First words of the kinds that move bytes over the link."""
+MOVES: Mapping[Direction, tuple[ItemKind, ...]] = {
+    D2H: ("copy_d2h", "slice_d2h", "kernel_d2h", "async_d2h"),
+    H2D: ("copy_h2d", "slice_h2d", "kernel_h2d", "async_h2d"),
+}
+"""The kinds that move bytes over the link."""
+
+PLACED: Mapping[Direction, tuple[ItemKind, ...]] = {
+    D2H: ("annotation_d2h", "mark_d2h"),
+    H2D: ("annotation_h2d", "mark_h2d"),
+}
+"""The kinds that wait for a pass that carries them out."""
 
 HOST_MARKS = ('_xla_compute_type="host"', "DEVICE_TYPE_HOST")
 """Marks of work for the host: that of JAX, and that of the call in which XLA collects it."""
@@ -78,29 +89,49 @@ class Item:
     which its data came, the nearest first. ``place`` is ``file:line``.
     """
 
-    kind: str
+    kind: ItemKind
+    """What it is (``kinds``)."""
+
     name: str
+    """Name of the instruction."""
+
     computation: str
+    """Its computation."""
+
     bytes: int
+    """Bytes of one execution."""
+
     tensor: str
-    mechanism: str
+    """Its array."""
+
+    mechanism: Mechanism | Literal[""]
+    """What moves the bytes; empty for what moves none."""
+
     op_name: str
+    """JAX's name of the operation."""
+
     place: str
+    """The user's line, as ``file:line``."""
+
     names: tuple[str, ...]
+    """Its own name, its wait's and those of what it wraps."""
+
     values: tuple[str, ...]
+    """The arrays that its data came from, the nearest first."""
 
     @property
-    def direction(self) -> str:
+    def direction(self) -> Direction | Literal[""]:
         """Return ``d2h``, ``h2d``, or "" for what stays within host memory."""
-        word = self.kind.rpartition("_")[2]
-        return word if word in (D2H, H2D) else ""
+        if self.kind.endswith(D2H):
+            return D2H
+        return H2D if self.kind.endswith(H2D) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
     """The number of items of a kind of ``KINDS``, and their bytes, each execution counted once."""
 
-    kind: str
+    kind: ItemKind
     count: int
     bytes: int
 
@@ -115,21 +146,21 @@ class Census:
     counts: tuple[Count, ...] = ()
     items: tuple[Item, ...] = ()
 
-    def of(self, kind: str) -> Count:
+    def of(self, kind: ItemKind) -> Count:
         """Return the count of one kind, with zeros where there is none."""
         return next((count for count in self.counts if count.kind == kind), Count(kind, 0, 0))
 
-    def moves(self, direction: str) -> int:
+    def moves(self, direction: Direction) -> int:
         """Return the number of instructions that move bytes in a direction."""
-        return sum(self.of(f"{kind}_{direction}").count for kind in MOVES)
+        return sum(self.of(kind).count for kind in MOVES[direction])
 
-    def placements(self, direction: str) -> int:
+    def placements(self, direction: Direction) -> int:
         """Return the number of instructions that request a move in a direction or make one."""
         return self.moves(direction) + self.waiting(direction)
 
-    def waiting(self, direction: str) -> int:
+    def waiting(self, direction: Direction) -> int:
         """Return the number of annotations and marks that no pass has carried out yet."""
-        return self.of(f"annotation_{direction}").count + self.of(f"mark_{direction}").count
+        return sum(self.of(kind).count for kind in PLACED[direction])
 
 
 # ---- the fast search
@@ -227,7 +258,7 @@ def census_of(raw: bytes) -> Census:
     module = parse_text(raw.decode("utf-8", "replace"))
     offload = find_offload(module)
     items = [*_placements(module), *_transfers(offload), *_others(offload)]
-    totals: dict[str, tuple[int, int]] = {}
+    totals: dict[ItemKind, tuple[int, int]] = {}
     for item in items:
         _add(totals, item.kind, item.bytes)
         if item.kind in ("async_d2h", "async_h2d") and item.mechanism == "kernel":
@@ -239,7 +270,7 @@ def census_of(raw: bytes) -> Census:
     return Census(tuple(Count(kind, *totals[kind]) for kind in KINDS if kind in totals), tuple(items))
 
 
-def _add(totals: dict[str, tuple[int, int]], kind: str, size: int) -> None:
+def _add(totals: dict[ItemKind, tuple[int, int]], kind: ItemKind, size: int) -> None:
     count, total = totals.get(kind, (0, 0))
     totals[kind] = (count + 1, total + size)
 
@@ -277,12 +308,13 @@ def _transfers(offload: Offload) -> Iterator[Item]:
         yield _item(module, computation, start, _kind(transfer, start), data, transfer, tuple(names))
 
 
-def _kind(transfer: Transfer, start: Instruction) -> str:
+def _kind(transfer: Transfer, start: Instruction) -> ItemKind:
+    copied, sliced, by_kernel, asynchronous = MOVES[transfer.direction]
     if transfer.asynchronous:
-        return f"async_{transfer.direction}"
+        return asynchronous
     if start.opcode == "copy":
-        return f"copy_{transfer.direction}"
-    return f"{'slice' if start.opcode in _SLICES else 'kernel'}_{transfer.direction}"
+        return copied
+    return sliced if start.opcode in _SLICES else by_kernel
 
 
 def _data_operand(module: Module, computation: Computation, start: Instruction, transfer: Transfer) -> Operand | None:
@@ -338,11 +370,11 @@ def _host_buffers(offload: Offload) -> list[int]:
     return list(sizes.values())
 
 
-def _item(
+def _item(  # noqa: PLR0913  (where an instruction is, and what else an item may have)
     module: Module,
     computation: Computation,
     instruction: Instruction,
-    kind: str,
+    kind: ItemKind,
     data: Operand | None,
     transfer: Transfer | None = None,
     names: tuple[str, ...] = (),

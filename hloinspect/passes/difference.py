@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from hloinspect.errors import HloParseError, InputError
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
@@ -31,8 +32,11 @@ _USE = re.compile(r"%([^\s,()=#]+)")
 class ChangedLine:
     """A line of a difference. ``sign`` is "-" (only before), "+" (only after) or " " (both)."""
 
-    sign: str
+    sign: Literal["-", "+", " "]
+    """``-`` for a line of the text before, ``+`` for one of the text after, a space for one of both."""
+
     text: str
+    """The instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,10 @@ class Part:
     """The difference in one computation."""
 
     computation: str
+    """Name of the computation."""
+
     lines: tuple[ChangedLine, ...]
+    """Its lines that differ, each with a line around it that does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.errors import HloParseError, InputError
+from hloinspect.kinds import Direction, ItemKind
 from hloinspect.offload.transfer import D2H, H2D
-from hloinspect.passes.census import KINDS, MOVES, Census, census_of, signature
+from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, census_of, signature
 from hloinspect.passes.dump import PassDump, PassText, read_text
 
 
@@ -21,7 +22,7 @@ class Change:
     after: Census
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[ItemKind, ...]:
         """Return the kinds whose count or bytes changed. It is empty where instructions were only renamed or moved."""
         return tuple(kind for kind in KINDS if self.before.of(kind) != self.after.of(kind))
 
@@ -30,16 +31,16 @@ class Change:
         """Return whether more of the step computes in host memory or on the host than before."""
         return any(self.delta(kind) > 0 for kind in ("host_copy", "host_mark", "host_compute"))
 
-    def delta(self, *kinds: str) -> int:
+    def delta(self, *kinds: ItemKind) -> int:
         """Return the increase of the count of these kinds."""
         return sum(self.after.of(kind).count - self.before.of(kind).count for kind in kinds)
 
-    def fewer(self, direction: str) -> int:
+    def fewer(self, direction: Direction) -> int:
         """Return by how many fewer instructions request a move in a direction, or make one, than before, or 0."""
         return max(0, self.before.placements(direction) - self.after.placements(direction))
 
     @property
-    def dropped(self) -> dict[str, int]:
+    def dropped(self) -> dict[Direction, int]:
         """Return by direction how many moves are gone without a replacement.
 
         There are fewer transfers than before, or the last placement is gone without a transfer. Values that are
@@ -47,7 +48,7 @@ class Change:
         """
         if self.on_host_now:
             return {}
-        gone = {
+        gone: dict[Direction, int] = {
             d: self.fewer(d)
             for d in (D2H, H2D)
             if not self.after.placements(d) or self.after.moves(d) < self.before.moves(d)
@@ -122,7 +123,7 @@ def change_sentences(change: Change) -> list[str]:
     return [*_lost(change), *_placed(change), *_carried_out(change), *_on_host(change), *_resized(change)]
 
 
-_WAYS = {D2H: "to the host", H2D: "back"}
+_WAYS: Mapping[Direction, str] = {D2H: "to the host", H2D: "back"}
 
 
 def _lost(change: Change) -> list[str]:
@@ -145,14 +146,14 @@ def _placed(change: Change) -> list[str]:
         return ["annotations became XLA's own marks"]
     if annotations + marks > 0:
         return [f"{annotations + marks} more placements: copies of computations"]
-    made = sum(change.delta(f"{kind}_{d}") for kind in MOVES for d in _WAYS)
+    made = change.delta(*MOVES[D2H], *MOVES[H2D])
     return ["placements became transfers"] if annotations + marks < 0 < made else []
 
 
 def _carried_out(change: Change) -> list[str]:
-    waits = change.delta(*(f"{kind}_{d}" for kind in ("copy", "slice", "kernel") for d in _WAYS))
+    waits = change.delta(*MOVES[D2H], *MOVES[H2D]) - change.delta("async_d2h", "async_h2d")
     starts = change.delta("async_d2h", "async_h2d")
-    placed = change.delta(*(f"{kind}_{d}" for kind in ("annotation", "mark") for d in _WAYS))
+    placed = change.delta(*PLACED[D2H], *PLACED[H2D])
     found = []
     if starts > 0 > waits:
         found.append("made asynchronous")
@@ -170,7 +171,7 @@ def _carried_out(change: Change) -> list[str]:
 
 
 def _on_host(change: Change) -> list[str]:
-    placed = change.delta(*(f"{kind}_{d}" for kind in ("annotation", "mark") for d in _WAYS))
+    placed = change.delta(*PLACED[D2H], *PLACED[H2D])
     found = []
     if change.delta("host_compute") > 0:
         found.append("became host compute")

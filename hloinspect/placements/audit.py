@@ -12,8 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Instruction
+from hloinspect.kinds import Direction, PlacementBy, PlacementCause, PlacementKind, PlacementOutcome
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.events import HOST_COMPUTE as HOST_COMPUTE_EVENT
 from hloinspect.offload.names import _likeness as likeness
@@ -24,29 +26,35 @@ from hloinspect.placements.assign_requests import assign_transfers
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
 # Outcomes of a request.
-KEPT = "kept"
-SYNCHRONOUS = "synchronous"
-KERNEL = "kernel"
-MERGED = "merged"
-HOST_COMPUTE = "host compute"
-DROPPED = "dropped"
-UNUSED = "unused"
-UNMATCHED = "never matched"
+KEPT: Final = "kept"
+SYNCHRONOUS: Final = "synchronous"
+KERNEL: Final = "kernel"
+MERGED: Final = "merged"
+HOST_COMPUTE: Final = "host compute"
+DROPPED: Final = "dropped"
+UNUSED: Final = "unused"
+UNMATCHED: Final = "never matched"
 LOST = (DROPPED, UNMATCHED)
 """The outcomes in which the module does not do what was requested. (For host compute it does, in another form.)"""
 
 # Why a request was dropped.
-FOLDED = "folded"
-DEAD = "dead"
-IS_CONSTANT = "constant"
-LOWERING = "lowering"
-MEMORY_KIND = "memory kind"
-NOT_NAMED = "unknown name"
-NOT_NEEDED = "not needed"
-NO_TRANSFER = "no transfer"
+FOLDED: Final = "folded"
+DEAD: Final = "dead"
+IS_CONSTANT: Final = "constant"
+LOWERING: Final = "lowering"
+MEMORY_KIND: Final = "memory kind"
+NOT_NAMED: Final = "unknown name"
+NOT_NEEDED: Final = "not needed"
+NO_TRANSFER: Final = "no transfer"
 
 # Kinds of entries.
-VALUE, ARGUMENT, RESULT, COMPUTE, NAME = "value", "argument", "result", "compute", "name"
+VALUE: Final = "value"
+ARGUMENT: Final = "argument"
+RESULT: Final = "result"
+COMPUTE: Final = "compute"
+NAME: Final = "name"
+
+_Became = tuple[PlacementOutcome, PlacementCause | Literal[""]]
 
 _SAME_BUFFER, _SAME_PLACE, _SAME_LINE, _REQUEST_LINE, _SHAPE = 50, 40, 30, 20, 10
 _EXACT = 2  # a tie between equal shapes is stronger than one to a part
@@ -70,16 +78,16 @@ class Entry:
     dropped them, where a ledger shows it.
     """
 
-    kind: str
-    direction: str
-    by: str
+    kind: PlacementKind
+    direction: Direction | Literal[""]
+    by: PlacementBy
     name: str
     dtype: str
     shape: tuple[int, ...]
     count: int
     runs: int
-    outcome: str
-    cause: str
+    outcome: PlacementOutcome
+    cause: PlacementCause | Literal[""]
     near: str
     transfers: tuple[int, ...]
     place: Place | None
@@ -172,7 +180,7 @@ class _Join:
 
     # ---- ties
 
-    def _match(self, direction: str) -> None:
+    def _match(self, direction: Direction) -> None:
         numbers = [number for number, request in enumerate(self._requests) if request.direction == direction]
         numbers.sort(key=self._likelihood)
         transfers = [transfer for transfer in self._offload.transfers if transfer.direction == direction]
@@ -294,7 +302,7 @@ class _Join:
             pass_name=self._dropped_by.get(request.direction, "") if outcome == DROPPED and cause != LOWERING else "",
         )
 
-    def _outcome(self, number: int, request: Request) -> tuple[str, str]:
+    def _outcome(self, number: int, request: Request) -> _Became:
         by_id = {transfer.id: transfer for transfer in self._offload.transfers}
         found = [by_id[identity] for identity in self._transfers[number]]
         if any(transfer.mechanism == "kernel" for transfer in found):
@@ -327,7 +335,7 @@ class _Join:
             return request.computed
         return request.live and not any(other.of == number and not other.computed for other in self._requests)
 
-    def _cause(self, number: int, request: Request) -> str:
+    def _cause(self, number: int, request: Request) -> PlacementCause:
         if not request.live:
             return DEAD
         if number in self._missing:
@@ -356,13 +364,19 @@ class _Join:
             own = () if buffer is None else [t for t in self._offload.transfers if t.buffer == buffer]
             # transfers that a placement requested belong to it; the others can only belong to this entry value
             transfers = tuple(transfer.id for transfer in own if transfer.id not in explained)
-            outcome, cause = (KEPT, "") if buffer is not None else self._lost_entry_value(entry_value)
-            yield self._entry_value(entry_value, outcome, cause, transfers)
+            became: _Became = self._lost_entry_value(entry_value) if buffer is None else (KEPT, "")
+            yield self._entry_value(entry_value, *became, transfers)
 
-    def _lost_entry_value(self, entry_value: EntryValue) -> tuple[str, str]:
+    def _lost_entry_value(self, entry_value: EntryValue) -> _Became:
         return (UNUSED, DEAD) if entry_value.kind == ARGUMENT and entry_value.number < 0 else (DROPPED, MEMORY_KIND)
 
-    def _entry_value(self, entry_value: EntryValue, outcome: str, cause: str, transfers: tuple[int, ...]) -> Entry:
+    def _entry_value(
+        self,
+        entry_value: EntryValue,
+        outcome: PlacementOutcome,
+        cause: PlacementCause | Literal[""],
+        transfers: tuple[int, ...],
+    ) -> Entry:
         return Entry(
             entry_value.kind,
             "",
@@ -382,10 +396,12 @@ class _Join:
     def _computes(self) -> Iterator[Entry]:
         events = [event for event in self._offload.host_events if event.kind == HOST_COMPUTE_EVENT]
         for place in self._placements.computes:
-            outcome, cause = (KEPT, "") if events else (DROPPED, NO_TRANSFER)
-            if not events and any(copy.mechanism == "kernel" for copy in self._offload.host_copies):
-                outcome, cause = KERNEL, ""
-            yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, outcome, cause, "", (), place)
+            if events:
+                became: _Became = (KEPT, "")
+            else:
+                in_kernels = any(copy.mechanism == "kernel" for copy in self._offload.host_copies)
+                became = (KERNEL, "") if in_kernels else (DROPPED, NO_TRANSFER)
+            yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, *became, "", (), place)
 
     def _unmatched_names(self) -> Iterator[Entry]:
         """Yield an entry for each name of a policy that is not the name of an offloaded value."""
@@ -398,7 +414,7 @@ class _Join:
             is_known = policy.name in self._placements.names
             near = "" if is_known else _nearest(policy.name, self._placements.names)
             place = self._placements.names.get(policy.name) if is_known else policy.place
-            cause = NOT_NEEDED if is_known else NOT_NAMED
+            cause: PlacementCause = NOT_NEEDED if is_known else NOT_NAMED
             yield Entry(NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, cause, near, (), place)
 
     def _unexplained_host(self) -> Iterator[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
@@ -14,7 +15,17 @@ from hloinspect.hlo.shape import Shape, parse_shape
 from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, ProgramTooLargeError, Put, Where
+from hloinspect.placements.flow import (
+    EntryValue,
+    Flow,
+    Node,
+    NodeKind,
+    Place,
+    Placements,
+    ProgramTooLargeError,
+    Put,
+    Where,
+)
 from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
@@ -66,9 +77,9 @@ class _Reader:
             "hlo", self._graph.requests(), tuple(entry_value for entry_value in entry_values if entry_value is not None)
         )
 
-    def _add(
+    def _add(  # noqa: PLR0913  (the fields of a node, most of them left out by every caller)
         self,
-        kind: str,
+        kind: NodeKind,
         inputs: list[int],
         shape: Shape | None = None,
         on_host: bool | None = None,
@@ -139,7 +150,7 @@ class _Reader:
             return self._add(flow.CONSTANT, [], on_host=False)
         if opcode in _SAME or opcode == "broadcast" or is_sharding(instruction.custom_call_target):
             return self._add(flow.SAME, inputs[:1])
-        kind = flow.PART if opcode in _PARTS else flow.OPERATION
+        kind: NodeKind = flow.PART if opcode in _PARTS else flow.OPERATION
         node = self._add(kind, inputs[: _PARTS.get(opcode, len(inputs))], None, None, _place(instruction))
         return _shaped(instruction.shape, itertools.repeat(node))
 
@@ -217,5 +228,5 @@ def _layouts(module: Module) -> tuple[Sequence[Shape], Sequence[Shape]]:
     return parse_shape(arguments + ")").elements, returned.elements if returned.is_tuple else (returned,)
 
 
-def _entry_value(kind: str, number: int, name: str, leaf: Shape) -> EntryValue | None:
+def _entry_value(kind: Literal["argument", "result"], number: int, name: str, leaf: Shape) -> EntryValue | None:
     return EntryValue(kind, number, name, leaf.dtype, leaf.dims) if leaf.on_host else None

@@ -9,23 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+from hloinspect.decoding import MOST_WHOLE, Bounds, Count, Fault, decode, newer_version
+from hloinspect.kinds import Direction, PlacementBy, RequestedFrom
 from hloinspect.offload.transfer import D2H, H2D
 
-# Kinds of nodes.
-ARGUMENT = "argument"
-CONSTANT = "constant"
-SAME = "same"  # another name or form of its only input
-PART = "part"  # a slice of its input, or a stack of which its input is a slice
-MERGE = "merge"  # one of its inputs: what a loop carries, the result of a branch
-PUT = "put"
-OPERATION = "operation"
+if TYPE_CHECKING:
+    from hloinspect.inputs.manifest import Manifest
 
-# Origins of a placement.
-POLICY = "policy"
-DEVICE_PUT = "device_put"
-ANNOTATION = "annotation"
+Number = Annotated[int, Bounds(-1, MOST_WHOLE, "a whole number of -1 or more")]
+"""The place of an argument among those of the compiled step, -1 of one that the step does not use."""
+
+# Kinds of nodes.
+NodeKind = Literal["argument", "constant", "same", "part", "merge", "put", "operation"]
+
+ARGUMENT: Final = "argument"
+CONSTANT: Final = "constant"
+SAME: Final = "same"  # another name or form of its only input
+PART: Final = "part"  # a slice of its input, or a stack of which its input is a slice
+MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of a branch
+PUT: Final = "put"
+OPERATION: Final = "operation"
+
+# Who asks.
+POLICY: Final = "policy"
+DEVICE_PUT: Final = "device_put"
+ANNOTATION: Final = "annotation"
 
 
 class ProgramTooLargeError(Exception):
@@ -51,8 +62,8 @@ class Place:
     """A line of the user's program. ``column`` counts from 0, as in XLA's stack frames."""
 
     file: str
-    line: int
-    column: int
+    line: Count
+    column: Count
     function: str
 
 
@@ -65,7 +76,7 @@ class Put:
     """
 
     to_host: bool
-    by: str
+    by: PlacementBy
     runs: int
     conditional: bool = False
     counted: bool = True
@@ -79,7 +90,7 @@ class Node:
     ``checkpoint_name``.
     """
 
-    kind: str
+    kind: NodeKind
     inputs: list[int]
     dtype: str
     shape: tuple[int, ...]
@@ -104,22 +115,22 @@ class Request:
     ``of``. ``computed`` is whether something is computed in host memory between the two.
     """
 
-    direction: str
-    by: str
+    direction: Direction
+    by: PlacementBy
     name: str
     dtype: str
-    shape: tuple[int, ...]
-    runs: int
+    shape: tuple[Count, ...]
+    runs: Count
     counted: bool
     conditional: bool
     live: bool
     constant: bool
     separated: bool
     computed: bool
-    value: int
-    of: int | None
-    argument: int | None
-    result: int | None
+    value: Count
+    of: Count | None
+    argument: Number | None
+    result: Count | None
     place: Place | None
     made: Place | None
 
@@ -131,11 +142,11 @@ class EntryValue:
     ``number`` is its index among those of the compiled step, or -1 for an argument that the step does not use.
     """
 
-    kind: str  # "argument" | "result"
-    number: int
+    kind: Literal["argument", "result"]
+    number: Number
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +158,7 @@ class Placements:
     says what was not read, or is "" where nothing is missing.
     """
 
-    source: str  # "jaxpr" | "stablehlo" | "hlo"
+    source: RequestedFrom
     requests: tuple[Request, ...]
     entry_values: tuple[EntryValue, ...]
     names: Mapping[str, Place | None] = field(default_factory=dict)
@@ -348,80 +359,70 @@ class _OriginSearch:
 # ---- JSON
 
 
+@dataclass(frozen=True, slots=True)
+class NamedPlace:
+    """A name, and the line that gives it."""
+
+    name: str
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRecord:
+    """What a manifest has under ``requested``. ``policies`` are the names that policies offload, with the lines that
+    make the policies, and ``dead_policies`` names of policies that offload nothing, None where that is not known."""
+
+    source: RequestedFrom
+    requests: tuple[Request, ...]
+    entry_values: tuple[EntryValue, ...]
+    names: tuple[NamedPlace, ...]
+    computes: tuple[Place | None, ...]
+    gap: str
+    policies: tuple[NamedPlace, ...] = ()
+    dead_policies: tuple[str, ...] | None = None
+
+    def placements(self) -> Placements:
+        """Return the placements without what is said of policies."""
+        names = {entry.name: entry.place for entry in self.names}
+        return Placements(self.source, self.requests, self.entry_values, names, self.computes, self.gap)
+
+
 def placements_to_json(placements: Placements) -> dict[str, object]:
-    """Return plain data, without what is empty, zero or false."""
+    """Return plain data."""
     return {
         "source": placements.source,
-        "requests": [_brief(asdict(request)) for request in placements.requests],
-        "entry_values": [_brief(asdict(entry_value)) for entry_value in placements.entry_values],
+        "requests": [asdict(request) for request in placements.requests],
+        "entry_values": [asdict(entry_value) for entry_value in placements.entry_values],
         "names": [{"name": name, "place": place and asdict(place)} for name, place in placements.names.items()],
         "computes": [place and asdict(place) for place in placements.computes],
         "gap": placements.gap,
     }
 
 
-def _brief(record: dict[str, object]) -> dict[str, object]:
-    """Return a record without fields that are None, false or empty. Numbers stay, also zeros."""
-    return {key: value for key, value in record.items() if value or (value == 0 and value is not False)}
+def requested_in(manifest: Manifest, path: Path) -> RequestedRecord | None:
+    """Return what a manifest says of requests, None where it says nothing. Raises InputError, which names ``path`` and
+    the field."""
+    from hloinspect.inputs.manifest import not_whole
 
-
-def placements_from_json(data: Mapping[str, Any]) -> Placements:
-    """Return the placements that ``placements_to_json`` wrote. Raises KeyError, TypeError or ValueError for other
-    data."""
-    requests = tuple(_request(record) for record in data["requests"])
-    for request in requests:
-        if request.of is not None and not 0 <= request.of < len(requests):
-            raise ValueError(f"a request for a value of request {request.of}, of {len(requests)}")
-    return Placements(
-        source=str(data["source"]),
-        requests=requests,
-        entry_values=tuple(
-            EntryValue(
-                str(o["kind"]), int(o.get("number", 0)), str(o.get("name", "")), str(o.get("dtype", "")), _shape(o)
-            )
-            for o in data["entry_values"]
-        ),
-        names={str(entry["name"]): place_from_json(entry["place"]) for entry in data["names"]},
-        computes=tuple(place_from_json(place) for place in data["computes"]),
-        gap=str(data.get("gap", "")),
-    )
-
-
-def _request(data: Mapping[str, Any]) -> Request:
-    if data["direction"] not in (D2H, H2D):
-        raise ValueError(f"{data['direction']!r} is no direction")
-    return Request(
-        direction=str(data["direction"]),
-        by=str(data["by"]),
-        name=str(data.get("name", "")),
-        dtype=str(data.get("dtype", "")),
-        shape=_shape(data),
-        runs=int(data.get("runs", 0)),
-        value=int(data.get("value", 0)),
-        place=place_from_json(data.get("place")),
-        made=place_from_json(data.get("made")),
-        counted=bool(data.get("counted")),
-        conditional=bool(data.get("conditional")),
-        live=bool(data.get("live")),
-        constant=bool(data.get("constant")),
-        separated=bool(data.get("separated")),
-        computed=bool(data.get("computed")),
-        of=_number(data.get("of")),
-        argument=_number(data.get("argument")),
-        result=_number(data.get("result")),
-    )
-
-
-def _number(value: Any) -> int | None:
-    return None if value is None else int(value)
-
-
-def _shape(data: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(int(size) for size in data.get("shape", ()))
-
-
-def place_from_json(data: Mapping[str, Any] | None) -> Place | None:
-    """Return a place from its JSON, or None."""
-    if data is None:
+    if not manifest.requested:
         return None
-    return Place(str(data["file"]), int(data["line"]), int(data["column"]), str(data["function"]))
+    try:
+        return read_requested(manifest.requested, newer_version(manifest.versions["hloinspect"]))
+    except Fault as fault:
+        raise not_whole(path, fault.below("requested"), asdict(manifest)) from None
+
+
+def read_requested(data: Mapping[str, object], newer: str = "") -> RequestedRecord:
+    """Return what ``placements_to_json`` wrote, and what else a manifest has under ``requested``. Raises Fault."""
+    from hloinspect.inputs.manifest import OLDER_KEYS
+
+    record = decode(dict(data), RequestedRecord, newer=newer, older=OLDER_KEYS)
+    for number, request in enumerate(record.requests):
+        if request.of is not None and not 0 <= request.of < len(record.requests):
+            raise Fault(f"requests[{number}].of", f": there is no request {request.of}, of {len(record.requests)}")
+    return record
+
+
+def placements_from_json(data: Mapping[str, object]) -> Placements:
+    """Return what ``placements_to_json`` wrote. Raises Fault."""
+    return read_requested(data).placements()

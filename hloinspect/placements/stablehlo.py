@@ -10,11 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, Place, Placements, ProgramTooLargeError, Put, Where
+from hloinspect.placements.flow import (
+    EntryValue,
+    Flow,
+    Node,
+    NodeKind,
+    Place,
+    Placements,
+    ProgramTooLargeError,
+    Put,
+    Where,
+)
 
 MOST_STATEMENTS = 2_000_000
 """Most statements that are followed, since a function is walked at each of its calls. The rest is left out."""
@@ -229,7 +240,7 @@ class _Reader:
         if operation == "constant":
             return [self._graph.add(Node(flow.CONSTANT, [], "", (), False))]
         same = operation in _SAME or (operation == "custom_call" and is_sharding(statement.callee))
-        kind = flow.SAME if same else flow.PART if operation in _PARTS else flow.OPERATION
+        kind: NodeKind = flow.SAME if same else flow.PART if operation in _PARTS else flow.OPERATION
         inputs = inputs[: 1 if kind == flow.SAME else _PARTS.get(operation, len(inputs))]
         place = self._place(statement.text)
         return [self._graph.add(Node(kind, inputs, "", (), None, place)) for _ in statement.results]
@@ -295,7 +306,7 @@ class _Reader:
         return self._locations.place(found[1]) if found else None
 
 
-def _entry_values(kind: str, text: str) -> Iterator[EntryValue]:
+def _entry_values(kind: Literal["argument", "result"], text: str) -> Iterator[EntryValue]:
     """Yield the arguments or results of the step that are requested in host memory, from their half of its
     signature."""
     pieces = re.split(r"%arg\d+: (?=tensor)" if kind == "argument" else r"(?<=[(,]) ?(?=tensor<)", text)[1:]

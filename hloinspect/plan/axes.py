@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hloinspect.compile.flags import compiler_options
 from hloinspect.errors import CompileError, UsageError
-from hloinspect.rules.config import find_table
+from hloinspect.rules.config import find_project
 
 POLICY, FLAGS, TARGET = "policy", "flags", "target"
 MAXTEXT_POLICY = "remat_policy"
@@ -66,8 +66,8 @@ class Names:
 
 
 def parse_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """``batch=1,2,4`` and the like: each name's values as they are written, without repeats, in order. Raises
-    UsageError."""
+    """Return the values of each name in ``batch=1,2,4`` and the like, as they are written, without repeats, in order.
+    Raises UsageError."""
     axes: dict[str, tuple[str, ...]] = {}
     points = 1
     for text in texts:
@@ -88,8 +88,8 @@ def parse_axes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def policy_label(settings: Mapping[str, str]) -> str:
-    """What a point's settings say of policies: the policy itself, and MaxText's keys of one; empty where they say
-    nothing."""
+    """Return what a point's settings say of policies: the policy itself, and MaxText's keys of one. It is empty where
+    they say nothing."""
     return " ".join(
         value if name == POLICY else f"{name}={value}"
         for name, value in settings.items()
@@ -98,13 +98,13 @@ def policy_label(settings: Mapping[str, str]) -> str:
 
 
 def without_policy(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The settings that say what a step computes, and not how: all but policies, flags and inputs."""
+    """Return the settings that say what a step computes, and not how: all but policies, flags and inputs."""
     how = (POLICY, MAXTEXT_POLICY, FLAGS, INPUT)
     return tuple(item for item in settings.items() if item[0] not in how and item[1] not in MAXTEXT_OUTCOMES)
 
 
 def literal(text: str) -> Value:
-    """The value that a step gets: a whole number, a number, true, false, none, or the text itself."""
+    """Return the value that a step gets: a whole number, a number, true, false, none, or the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INTEGER.fullmatch(text):
@@ -115,8 +115,8 @@ def literal(text: str) -> Value:
 
 
 def flags_of(text: str, names: Names, common: Sequence[str] = ()) -> tuple[str, ...]:
-    """The flags that a set's name stands for, after those that all points have; several names with + between. Raises
-    UsageError for an unknown name."""
+    """Return the flags that a set's name stands for, after those that all points have. Several names may be given with
+    + between. Raises UsageError for an unknown name."""
     flags = list(common)
     for name in text.split("+"):
         if name not in names.flags:
@@ -129,31 +129,15 @@ def flags_of(text: str, names: Names, common: Sequence[str] = ()) -> tuple[str, 
 
 
 def load_names(folder: Path) -> Names:
-    """The names that hold in a folder: those of the nearest pyproject.toml go before hloinspect's own. Raises
-    UsageError, one line with the file, for a faulty one."""
-    found = find_table(folder)
-    if found is None or not isinstance(found[0], dict) or "plan" not in found[0]:
+    """Return the names that hold in a folder: those of the nearest pyproject.toml go before hloinspect's own. Raises
+    UsageError, one line with the file and the key, for a faulty one."""
+    found = find_project(folder)
+    if found is None:
         return Names()
-    table, where = found[0]["plan"], f"{found[1]}: [tool.hloinspect.plan]"
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is no table")
-    for key in table:
-        if key not in ("policies", "flags"):
-            raise UsageError(f"{where}: unknown key {key!r}; known are policies, flags")
-    policies, flags = table.get("policies", {}), table.get("flags", {})
-    if not isinstance(policies, dict) or not all(isinstance(text, str) for text in policies.values()):
-        raise UsageError(f"{where} policies is no table of names and policies")
-    if not isinstance(flags, dict):
-        raise UsageError(f"{where} flags is no table of names and lists of flags")
-    own = {name: _flags(value, f"{where} flags.{name}") for name, value in flags.items()}
-    return Names({str(name): text for name, text in policies.items()}, {**KNOWN_FLAGS, **own})
-
-
-def _flags(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(flag, str) for flag in value):
-        raise UsageError(f"{where} is no list of flags")
-    try:
-        compiler_options(value)
-    except CompileError as error:
-        raise UsageError(f"{where}: {error}") from None
-    return tuple(value)
+    own = found.table.plan
+    for name, flags in own.flags.items():
+        try:
+            compiler_options(flags)
+        except CompileError as error:
+            raise UsageError(f"{found.where(f'plan.flags.{name}')}: {error}") from None
+    return Names(own.policies, {**KNOWN_FLAGS, **own.flags})

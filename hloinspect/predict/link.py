@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import HostLink
+from hloinspect.kinds import Direction
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict.scenario import Scenario
 
@@ -23,7 +24,7 @@ class Job:
     """A copy in a queue: what is left of its start-up time and of its bytes."""
 
     ticket: int
-    direction: str
+    direction: Direction
     transfer: int
     latency_ps: float
     bytes: float
@@ -39,7 +40,7 @@ class Served:
 
     start_ps: float
     end_ps: float
-    direction: str
+    direction: Direction
     transfer: int
     charged: bool
     ticket: int = 0
@@ -117,7 +118,7 @@ class Link:
         """Return whether anything waits or runs."""
         return any(self._queues.values())
 
-    def submit(self, direction: str, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
+    def submit(self, direction: Direction, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
         """Put a copy into its queue at a moment, and return a ticket to wait for it with.
 
         Copies of one ``stream`` go one after the other even where their directions differ; None is a separate stream.
@@ -144,7 +145,7 @@ class Link:
             self.step(float("inf"), ticket)
         return self._finished.pop(ticket)
 
-    def queued(self, direction: str) -> list[Job]:
+    def queued(self, direction: Direction) -> list[Job]:
         """Return the copies that wait or run in a direction, the first of the queue first."""
         return list(self._queues[direction])
 

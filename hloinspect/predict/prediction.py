@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
-from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, verdict_of
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, Verdict, verdict_of
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import rates_of
@@ -34,7 +34,7 @@ class TransferPrediction:
     high_wait_ps: int
     gain_if_free_ps: int | None
     queued_behind: int | None
-    verdict: str
+    verdict: Verdict
     robust: bool
     reason: Reason
 
@@ -147,7 +147,7 @@ def _gains(
     return {number: max(0, whole_ps - without(frozenset({number}))) for number in few}
 
 
-def _verdict(transfer: Transfer, times: TransferTimes, gain: int | None) -> str:
+def _verdict(transfer: Transfer, times: TransferTimes, gain: int | None) -> Verdict:
     if not transfer.asynchronous:
         return SYNCHRONOUS
     if transfer.done is None or _did_not_run(transfer, times):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation
-from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN
+from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN, Binding, Direction, Verdict
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.link import Rates
 from hloinspect.predict.simulate import Window
 from hloinspect.timeline.timeline import TransferTimes
 
-WINDOW = "window"
-QUEUE = "queue"
-LINK = "link"
-BARRIER = "barrier"
-COLLECTIVE = "collective"
-ELSEWHERE = "elsewhere"
+WINDOW: Final = "window"
+QUEUE: Final = "queue"
+LINK: Final = "link"
+BARRIER: Final = "barrier"
+COLLECTIVE: Final = "collective"
+ELSEWHERE: Final = "elsewhere"
 
 SATURATED_SHARE = 0.95
 """The share of the step from which on no schedule can hide a direction of the link that is busy for it."""
@@ -35,7 +36,7 @@ class Reason:
     """
 
     text: str
-    binding: str = ""
+    binding: Binding | Literal[""] = ""
     missing_ps: float | None = None
     largest_hidden_bytes: int | None = None
     needed_bytes_per_s: float | None = None
@@ -53,9 +54,9 @@ def has_remat_barrier(computation: Computation) -> bool:
     )
 
 
-def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[str]:
+def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[Direction]:
     """Return the directions whose bytes alone take (nearly) the whole step."""
-    busy = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
+    busy: dict[Direction, float] = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
     return frozenset(direction for direction, time in busy.items() if time >= SATURATED_SHARE * step_ps)
 
 
@@ -64,7 +65,7 @@ class Circumstances:
     """Facts of a step from which the reasons of all its transfers follow."""
 
     rates: Rates
-    saturated: frozenset[str]
+    saturated: frozenset[Direction]
     barriers: frozenset[str]  # computations
 
 
@@ -78,7 +79,7 @@ def circumstances(offload: Offload, rates: Rates, step_ps: float) -> Circumstanc
 
 def reason_of(
     transfer: Transfer,
-    verdict: str,
+    verdict: Verdict,
     times: TransferTimes,
     window: Window | None,
     behind: int | None,
@@ -86,7 +87,7 @@ def reason_of(
 ) -> Reason:
     """Return the reason of one verdict."""
     if transfer.executions == 0:
-        return Reason("its loop makes no iteration")
+        return Reason("its loop has no iterations")
     if transfer.bytes_per_step > 0 and times.duration_ps == 0:
         return Reason("it lies in a branch of a conditional that the prediction does not take")
     takes_ms = times.duration_ps / transfer.executions / 1e9
@@ -116,14 +117,14 @@ def _short_window(
         text = f"it is waited for as soon as it is started, and takes {takes_ms:.3g} ms"
     else:
         text = f"its window of {length_ms:.3g} ms is too short for a copy of {takes_ms:.3g} ms"
-    binding = WINDOW
+    binding: Binding = WINDOW
     alone_ps = around.rates.latency_ps + transfer.bytes / around.rates.alone[transfer.direction]
     if transfer.direction in around.saturated:
         binding = LINK
-        text += "; its direction of the link is busy all the step"
+        text += "; its direction of the link is busy for the whole step"
     elif behind is not None and window is not None and window.ahead_bytes > 0 and alone_ps <= window.length_ps:
         binding = QUEUE
-        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would do"
+        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would be long enough"
     elif transfer.direction == H2D and transfer.done_computation in around.barriers:
         binding = BARRIER
         text += "; a rematerialization barrier holds its layer until all residuals are back"
@@ -133,7 +134,7 @@ def _short_window(
 
 
 def _sized(
-    text: str, binding: str, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
+    text: str, binding: Binding, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
 ) -> Reason:
     """Return a reason with its sizes: what is missing (at least ``least_ps``), what would fit, and which link would
     suffice."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hloinspect.timeline.timeline import Fold, Interval, Mark, Segment
+from hloinspect.timeline.timeline import Fold, Interval, IntervalKind, Mark, Role, Segment, Stream
 
 
 @dataclass(slots=True)
@@ -16,8 +16,8 @@ class Piece:
 
     start_ps: float
     end_ps: float
-    kind: str
-    stream: str
+    kind: IntervalKind
+    stream: Stream
     transfer: int
     name: str
     run: int = 0
@@ -58,7 +58,7 @@ class Recorder:
             self._latest[key] = piece
             self.add(piece)
 
-    def mark(self, start_ps: float, end_ps: float, transfer: int, role: str) -> None:
+    def mark(self, start_ps: float, end_ps: float, transfer: int, role: Role) -> None:
         """Note that the main stream reached the start of a transfer or its wait."""
         if self._on:
             self._marks.append(Mark(round(start_ps), round(end_ps), transfer, role))

@@ -41,7 +41,7 @@ from hloinspect.predict.schedule import (
     StartSide,
     StartTransfer,
 )
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, Timeline
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, IntervalKind, Timeline
 
 MIN_ITERATIONS, MAX_ITERATIONS, MAX_OPERATIONS = 64, 512, 50_000
 """The numbers of iterations after which a loop that has not settled is extrapolated: more for a short body, which is
@@ -68,7 +68,7 @@ class Window:
 class Simulator:
     """One run of a schedule on a target under a scenario. ``free`` transfers take no time (for counterfactuals)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (a step, a machine and a scenario; the rest is for counterfactuals)
         self,
         schedule: Schedule,
         target: Target,
@@ -189,7 +189,7 @@ class Simulator:
     def _collective_time(self, operation: StartCollective | BlockingCollective) -> float:
         return operation.collective.time_ps(self._target, self._scenario.collective_efficiency)
 
-    def _main(self, time_ps: float, kind: str, name: str) -> None:
+    def _main(self, time_ps: float, kind: IntervalKind, name: str) -> None:
         begin = self._now
         self._now += time_ps
         self._recorder.add(Piece(begin, self._now, kind, "main", 0, name))

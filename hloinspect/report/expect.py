@@ -1,4 +1,4 @@
-"""Is the profiled program the one that was checked? Compared by what is scheduled, whatever it is called."""
+"""Whether the profiled program is the one that was checked. Names do not count."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Computation, Module, Operand
+from hloinspect.kinds import ExpectedStatus
 from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.report.build import BOOKKEEPING, module_info, spelling
 from hloinspect.report.schema import ExpectedInfo, Report
 from hloinspect.units import listed
 
-SAME, SAME_TRANSFERS, DIFFERENT = "same", "same transfers", "different"
+SAME: Final = "same"
+SAME_TRANSFERS: Final = "same transfers"
+DIFFERENT: Final = "different"
 _MAX_HOPS = 16
 
 
 def compare(report: Report, offload: Offload, expect: str) -> ExpectedInfo:
-    """Whether the module of a trace is that of ``expect``: a directory or manifest of ``hloinspect compile``, or a file
-    with a module. Raises InputError where that cannot be read."""
+    """Return whether the module of a trace is that of ``expect``: a directory or manifest of ``hloinspect compile``, or
+    a file with a module. Raises InputError where that cannot be read."""
     module, versions = _load(expect)
     wanted = find_offload(module)
     info = module_info(wanted.program)
@@ -36,7 +40,7 @@ def compare(report: Report, offload: Offload, expect: str) -> ExpectedInfo:
         differences.insert(0, "the same kinds of instructions in another order, or of other shapes")
     moved = _moved(wanted, offload)
     differences += moved
-    status = DIFFERENT if moved or not (wanted.transfers or offload.transfers) else SAME_TRANSFERS
+    status: ExpectedStatus = DIFFERENT if moved or not (wanted.transfers or offload.transfers) else SAME_TRANSFERS
     return ExpectedInfo(expect, status, info.schedule_hash, tuple(differences))
 
 
@@ -68,7 +72,7 @@ def _versions(report: Report, versions: dict[str, str]) -> Sequence[str]:
 
 
 def _moved(wanted: Offload, offload: Offload) -> Sequence[str]:
-    """Transfers that are on one side only, by direction, bytes and executions."""
+    """Return the transfers that are on one side only, by direction, bytes and executions."""
 
     def kinds(one: Offload) -> Counter[tuple[str, int, int]]:
         return Counter((t.direction, t.bytes, t.executions) for t in one.transfers)
@@ -83,8 +87,9 @@ def _moved(wanted: Offload, offload: Offload) -> Sequence[str]:
 
 
 def structure(program: Program) -> str:
-    """A hash of what runs and in which order: opcodes, shapes of results, and which results are used, by place. Names
-    do not count, nor does how the module is printed: one text writes ``%t#1`` where another has a get-tuple-element."""
+    """Return a hash of what runs and in which order: opcodes, shapes of results, and which results are used, by place.
+    Names do not count, nor does how the module is printed: one text has ``%t#1`` where another has a
+    get-tuple-element."""
     digest = hashlib.sha256()
     for computation in program.computations():
         for line in _lines(program.module, computation):
@@ -109,7 +114,7 @@ def _lines(module: Module, computation: Computation) -> Sequence[str]:
 
 
 def _used(module: Module, computation: Computation, operand: Operand, places: Mapping[str, str]) -> str:
-    """The place of what makes an operand's value, and the path into it."""
+    """Return the place of what makes an operand's value, and the path into it."""
     for _ in range(_MAX_HOPS):
         made, path = module.resolve(computation, operand)
         if made is None:

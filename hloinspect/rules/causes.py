@@ -6,6 +6,8 @@ said of each window.
 
 from __future__ import annotations
 
+from typing import Final, Literal
+
 from hloinspect.kinds import HIDDEN, SYNCHRONOUS, UNKNOWN
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ARGUMENT
@@ -15,19 +17,23 @@ from hloinspect.rules.facts import Facts
 SCHEDULER_FLAG = "xla_gpu_enable_latency_hiding_scheduler"
 ESTIMATOR_FLAG = "xla_gpu_enable_analytical_sol_latency_estimator"
 
-USELESS = "useless"
-WHOLE_STACK = "whole stack"
-BLOCKING = "blocking"
-SCHEDULER = "scheduler"
-LINK = "link"
-KERNEL = "kernel"
-LIMIT = "limit"
-EARLY = "early"
-QUEUE = "queue"
-BARRIER = "barrier"
-NOT_PIPELINED = "not pipelined"
-POINT_OF_USE = "point of use"
-SHORT = "short"
+Cause = Literal[
+    "useless", "whole stack", "blocking", "scheduler", "link", "kernel", "limit", "early", "queue", "barrier",
+    "not pipelined", "point of use", "short",
+]  # fmt: skip
+USELESS: Final = "useless"
+WHOLE_STACK: Final = "whole stack"
+BLOCKING: Final = "blocking"
+SCHEDULER: Final = "scheduler"
+LINK: Final = "link"
+KERNEL: Final = "kernel"
+LIMIT: Final = "limit"
+EARLY: Final = "early"
+QUEUE: Final = "queue"
+BARRIER: Final = "barrier"
+NOT_PIPELINED: Final = "not pipelined"
+POINT_OF_USE: Final = "point of use"
+SHORT: Final = "short"
 
 TINY_SHARE = 0.10
 """The share of a transfer's bytes below which a window counts as none: it could hide less than this."""
@@ -36,8 +42,8 @@ LINK_SHARE = 1.05
 """The least ratio of the link's time to that of the step without transfers with which the link limits the step."""
 
 
-def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: frozenset[str]) -> str:
-    """Return the cause of one transfer's wait, or "" where it does not wait.
+def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: frozenset[str]) -> Cause | Literal[""]:
+    """Return what one transfer's wait is put down to; "" where it does not wait.
 
     ``scheduler_off`` says whether XLA's latency-hiding scheduler is off, ``bound`` the directions of the link that
     limit the step.

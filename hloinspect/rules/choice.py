@@ -1,4 +1,4 @@
-"""Which rules run, and how loud they are: from ``[tool.hloinspect]`` and the command line."""
+"""Which rules run, and with which severity: from ``[tool.hloinspect]`` and the command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hloinspect.errors import UsageError
+from hloinspect.kinds import Severity
 from hloinspect.rules.rule import SEVERITIES, Rule
 
 ALL = "ALL"
@@ -21,16 +22,16 @@ class Choice:
 
     select: tuple[str, ...] = (ALL,)
     ignore: tuple[str, ...] = ()
-    severity: Mapping[str, str] = field(default_factory=dict)
+    severity: Mapping[str, Severity] = field(default_factory=dict)
     only: frozenset[str] | None = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether no rule runs."""
+        """Return whether no rule runs."""
         return not self.select
 
     def runs(self, rule: Rule) -> bool:
-        """Whether a rule is wanted."""
+        """Return whether a rule is wanted."""
         return not self.why_left_out(rule.code)
 
     def why_left_out(self, code: str) -> str:
@@ -40,14 +41,14 @@ class Choice:
             return f"ignore = {max((prefix for prefix in self.ignore if _fits(prefix, code)), key=_length)}"
         if wanted < 0:
             return f"select = {', '.join(self.select)}" if self.select else "no rule is selected"
-        return "" if self.only is None or code in self.only else "nothing that was asked for needs it"
+        return "" if self.only is None or code in self.only else "nothing that is requested needs it"
 
     def limited_to(self, codes: frozenset[str]) -> Choice:
         """Return the same choice among the rules of these codes alone."""
         return replace(self, only=codes if self.only is None else self.only & codes)
 
-    def severity_of(self, rule: Rule) -> str | None:
-        """The severity that was asked for, or None."""
+    def severity_of(self, rule: Rule) -> Severity | None:
+        """Return the severity that was requested for a rule, or None."""
         fitting = [prefix for prefix in self.severity if _fits(prefix, rule.code)]
         return self.severity[max(fitting, key=_length)] if fitting else None
 
@@ -69,7 +70,7 @@ def _longest(prefixes: Iterable[str], code: str) -> int:
 
 
 def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
-    """The codes in upper case, each of which must be a rule's or the beginning of one. Raises UsageError, which begins
+    """Return the codes in upper case. Each must be a rule's or the beginning of one. Raises UsageError, which begins
     with ``where`` they stand."""
     codes = tuple(codes)
     if not codes:
@@ -85,8 +86,9 @@ def checked_codes(codes: Iterable[str], where: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def checked_severity(value: object, where: str) -> str:
-    """One of the severities. Raises UsageError."""
-    if value not in SEVERITIES:
-        raise UsageError(f"{where}: {value!r} is no severity; expected {', '.join(SEVERITIES)}")
-    return str(value)
+def checked_severity(value: str, where: str) -> Severity:
+    """Return a severity. Raises UsageError for another word."""
+    for severity in SEVERITIES:
+        if value == severity:
+            return severity
+    raise UsageError(f"{where}: {value!r} is no severity; expected {', '.join(SEVERITIES)}")

@@ -1,73 +1,81 @@
-"""``[tool.hloinspect]`` of pyproject.toml: where it is, which rules run, and how loud they are."""
+"""``[tool.hloinspect]`` of pyproject.toml: where it is, what it may hold, and the rules that it chooses.
+
+The whole table has one type (rules/table.py) and is decoded as a whole: a fault in it is a fault for every command.
+gate/config.py and plan/axes.py go on with their parts of it.
+"""
 
 from __future__ import annotations
 
-import tomllib
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hloinspect.errors import UsageError
+from hloinspect.decoding import Fault, decode, parse_toml
+from hloinspect.errors import UsageError, printable
 from hloinspect.rules.choice import Choice, checked_codes, checked_severity
 
-GATE_KEYS = ("baseline", "budget", "step")
-"""Keys of the gate, which gate/config.py reads."""
+if TYPE_CHECKING:
+    from hloinspect.rules.table import ProjectTable
 
-_KEYS = ("select", "ignore", "severity", "plan", *GATE_KEYS)  # plan/axes.py reads plan
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A table with the file that it is in."""
+
+    table: ProjectTable
+    file: Path
+
+    def where(self, key: str) -> str:
+        """Return what an error about a key begins with."""
+        return f"{self.file}: [tool.hloinspect]: {key}"
 
 
 def load_choice(folder: Path) -> Choice:
-    """The choice of the first pyproject.toml with a ``[tool.hloinspect]``, from ``folder`` upward; all rules where
-    there is none. Raises UsageError, one line with the file, for a faulty one."""
-    found = find_table(folder)
-    return _choice(*found) if found else Choice()
+    """Return the choice of the nearest ``[tool.hloinspect]``, from ``folder`` upward, and all rules where there is
+    none. Raises UsageError, one line with the file and the key."""
+    found = find_project(folder)
+    if found is None:
+        return Choice()
+    table = found.table
+    levels = {checked_codes([code], found.where("severity"))[0]: level for code, level in table.severity.items()}
+    select = Choice().select if table.select is None else checked_codes(table.select, found.where("select"))
+    return Choice(select, checked_codes(table.ignore, found.where("ignore")), levels)
 
 
-def find_table(folder: Path) -> tuple[object, Path] | None:
-    """The ``[tool.hloinspect]`` that is nearest, from ``folder`` upward, with its file; None where there is none.
-    Raises UsageError for a file that cannot be read."""
+def find_project(folder: Path) -> Project | None:
+    """Return the nearest ``[tool.hloinspect]``, from ``folder`` upward, or None. Raises UsageError, one line with the
+    file and the key, for a file that cannot be read and for a faulty table."""
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
         if file.is_file() and (table := _table(file)) is not None:
-            return table, file
+            return Project(table, file)
     return None
 
 
-def _table(file: Path) -> object | None:
+def _table(file: Path) -> ProjectTable | None:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"{file}: {error}") from None
-    tool = data.get("tool", {})
-    return tool.get("hloinspect") if isinstance(tool, dict) else None
+        return _decoded(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{file}: {printable(str(error))}") from None
+    except Fault as fault:
+        raise UsageError(f"{file}: [tool.hloinspect]: {fault}") from None
 
 
-def _choice(table: object, file: Path) -> Choice:
-    where = f"{file}: [tool.hloinspect]"
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is no table")
-    for key in table:
-        if key not in _KEYS:
-            raise UsageError(f"{where}: unknown key {key!r}; known are {', '.join(_KEYS)}")
-    severity = table.get("severity", {})
-    if not isinstance(severity, dict):
-        raise UsageError(f"{where}: severity is no table of codes and severities")
-    levels = {
-        checked_codes([code], f"{where} severity")[0]: checked_severity(level, f"{where} severity")
-        for code, level in severity.items()
-    }
-    select = _codes(table["select"], f"{where} select") if "select" in table else Choice().select
-    return Choice(select, _codes(table.get("ignore", []), f"{where} ignore"), levels)
+@functools.lru_cache(maxsize=8)
+def _decoded(text: str) -> ProjectTable | None:
+    tool = parse_toml(text).get("tool")
+    if not isinstance(tool, dict) or "hloinspect" not in tool:
+        return None
+    from hloinspect.rules.table import ProjectTable
 
-
-def _codes(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"{where} is no list of codes")
-    return checked_codes(value, where)
+    return decode(tool["hloinspect"], ProjectTable, toml=True)
 
 
 def with_options(choice: Choice, select: Sequence[str], ignore: Sequence[str], severity: Sequence[str]) -> Choice:
-    """A choice with the options of a command line: ``--select`` and ``--ignore`` replace, ``--severity CODE=LEVEL`` is
-    on top. Each may hold several codes, with commas between. Raises UsageError."""
+    """Return a choice with the options of a command line: ``--select`` and ``--ignore`` replace, ``--severity
+    CODE=LEVEL`` is added. Each may hold several codes, with commas between. Raises UsageError."""
     levels = dict(choice.severity)
     for item in (part for text in severity for part in text.split(",")):
         code, equals, level = item.partition("=")

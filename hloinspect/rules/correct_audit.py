@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from hloinspect.kinds import Severity
 from hloinspect.report.placements import keep_apart
 from hloinspect.report.schema import AuditEntry
 from hloinspect.rules.advice import scanning
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import AUDIT, ERROR, INFO, MODULE, WARNING, Found, Rule
 
-_LESS = {"constant": INFO, "dead": WARNING}
+_LESS: Mapping[str, Severity] = {"constant": INFO, "dead": WARNING}
 """Causes with a lower severity: no value that the step returns should be in host memory."""
 
 _WAYS = {"d2h": "to the host", "h2d": "back to the device"}

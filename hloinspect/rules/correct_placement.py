@@ -153,7 +153,7 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
     gone = [e.name for e in (audit.entries if audit else ()) if e.kind in wanted and e.outcome == "dropped" and e.name]
     named = f" (not {', '.join(gone[:4])}{', ...' if len(gone) > 4 else ''})" if gone else ""
     yield Found(
-        message=f"{wanted['argument']} arguments and {wanted['result']} results were to be in host memory; {arguments} "
+        message=f"{wanted['argument']} arguments and {wanted['result']} results should be in host memory; {arguments} "
         f"and {results} are{named}",
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
         f"than 0.8.0{BUT_NOT}",
@@ -193,7 +193,7 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
     Why it matters
         Each byte crosses the link twice, at the link's rate, on the stream that computes.
     What to do
-        Fetch first, then compute: `jax.device_put(x, device)` in front of the operation, and send the result. Look for
+        Fetch first, then compute: `jax.device_put(x, device)` before the operation, and send the result. Look for
         a convert, a scale or an update that is applied to an array while it is in host memory.
         A kernel that only slices is XLA's own, up to jax 0.7.2: from 0.8.0 it fetches the slice itself (not with 0.10.2
         or 0.11.0, which fetch wrong ones: HLO301).
@@ -212,7 +212,7 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
         return
     first = max(found, key=lambda copy: (copy.bytes * copy.executions, copy.instruction))
     total = sum(copy.bytes * copy.executions for copy in found)
-    remedy = "jax.device_put the value to the device in front of the operation, and send the result"
+    remedy = "jax.device_put the value to the device before the operation, and send the result"
     if all(_only_slices(evidence, copy) for copy in found):
         remedy = (
             "update jax: 0.8.0 or later fetches the slice itself instead of slicing within host memory first" + BUT_NOT

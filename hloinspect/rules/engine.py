@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from hloinspect.kinds import Severity
 from hloinspect.report.schema import FindingInfo, Report, RuleLeftOut, RuleNotRun, SourceInfo
 from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.choice import Choice
@@ -120,7 +121,7 @@ def _finding(rule: Rule, found: Found, evidence: Evidence, choice: Choice) -> Fi
     )
 
 
-def _severity(rule: Rule, found: Found, evidence: Evidence) -> str:
+def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:
     if found.severity is not None:
         return found.severity
     step_ms = evidence.step_ms
@@ -128,7 +129,7 @@ def _severity(rule: Rule, found: Found, evidence: Evidence) -> str:
         return rule.severity
     share = found.cost_ms / step_ms
     sure = not found.transfers or any(evidence.infos[number].robust for number in found.transfers)
-    least = INFO if share < INFO_COST_SHARE else WARNING if share < WARNING_COST_SHARE or not sure else ERROR
+    least: Severity = INFO if share < INFO_COST_SHARE else WARNING if share < WARNING_COST_SHARE or not sure else ERROR
     return max(rule.severity, least, key=SEVERITIES.index)
 
 
@@ -140,7 +141,7 @@ def _source(evidence: Evidence, computation: str | None, instruction: str | None
 
     found = evidence.module.computations[computation].find(instruction)
     source = read_source(found.metadata) if found is not None else None
-    return SourceInfo(source.file, source.line, source.function or None) if source else None
+    return source.info if source else None
 
 
 def source_line(source: SourceInfo) -> str | None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from inspect import cleandoc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
+
+from hloinspect.kinds import Severity
 
 if TYPE_CHECKING:
     from hloinspect.report.schema import SourceInfo
     from hloinspect.rules.evidence import Evidence
 
-ERROR = "error"
-WARNING = "warning"
-INFO = "info"
-SEVERITIES = (ERROR, WARNING, INFO)
+ERROR: Final = "error"
+WARNING: Final = "warning"
+INFO: Final = "info"
+SEVERITIES: tuple[Severity, ...] = (ERROR, WARNING, INFO)
 
 HEADINGS = (
     "What it finds",
@@ -27,15 +29,18 @@ HEADINGS = (
 """The headings of every rule's docstring, in order."""
 
 # What a rule may need; engine.py says for each whether it is there, and how to get it.
-MODULE = "module"
-SCHEDULE = "schedule"
-PREDICTION = "prediction"
-MEMORY = "memory"
-STABLEHLO = "stablehlo"
-AUDIT = "audit"
-TARGET = "target"
-MEASURED = "measured"
-TRACE = "trace"
+Need = Literal[
+    "module", "schedule", "prediction", "memory", "stablehlo", "audit", "target", "measured", "trace"
+]  # fmt: skip
+MODULE: Final = "module"
+SCHEDULE: Final = "schedule"
+PREDICTION: Final = "prediction"
+MEMORY: Final = "memory"
+STABLEHLO: Final = "stablehlo"
+AUDIT: Final = "audit"
+TARGET: Final = "target"
+MEASURED: Final = "measured"
+TRACE: Final = "trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class Found:
     transfers: tuple[int, ...] = ()
     cost_ms: float | None = None
     gain_ms: float | None = None
-    severity: str | None = None
+    severity: Severity | None = None
     instruction: str | None = None
     computation: str | None = None
     source: SourceInfo | None = None
@@ -74,8 +79,8 @@ class Rule:
 
     code: str
     name: str
-    severity: str
-    needs: tuple[str, ...]
+    severity: Severity
+    needs: tuple[Need, ...]
     check: Check
     by_cost: bool = False
     gap: Callable[[Evidence], str] | None = None

@@ -8,7 +8,7 @@ from hloinspect.offload.transfers import D2H, Transfer
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Need, Rule
 from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
@@ -83,7 +83,7 @@ def queued(evidence: Evidence) -> Iterator[Found]:
     When the advice does not hold
         If the link is busy for most of the window anyway, spreading does not help: see HLO105 and HLO106.
     Example
-        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms would do for its 9.81 ms.
+        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms is long enough for its 9.81 ms.
     References
         xla/service/gpu/execution_stream_assignment.cc; docs/model.md (queueing); failure U26 of docs/failures.md.
     """
@@ -163,7 +163,7 @@ def _repeated(fetched: tuple[Transfer, ...]) -> list[Transfer]:
     return [transfer for group in places.values() if len(group) > 1 for transfer in group]
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO106", "link-saturated", ERROR, _NEEDS, saturated, by_cost=True),
     Rule("HLO107", "queued-behind-another", ERROR, _NEEDS, queued, by_cost=True),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hloinspect.rules.advice import fits_with, is_right_release, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
 from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 from hloinspect.units import bytes_text, time_text
@@ -217,7 +217,7 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
     )
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO102", "h2d-held-by-remat-barrier", ERROR, _NEEDS, held_by_barrier, by_cost=True),
     Rule("HLO112", "loop-not-pipelined", ERROR, _NEEDS, not_pipelined, by_cost=True),

@@ -9,7 +9,7 @@ from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Rule
+from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
 from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
@@ -43,7 +43,7 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
         Use the fetched value later, or fetch it earlier: do other work of the step (gradients of the layer before, the
         optimizer's update of other parameters) between `jax.device_put` and the first use. Where the copies are those
         of a loop, HLO112 says how XLA prefetches them; HLO102 and HLO111 are the two common reasons for copies at the
-        point of use, and have rules of their own.
+        point of use, and have separate rules.
     When the advice does not hold
         Nothing independent is left to do: the first layer of the backward pass needs its residual at once. Then the
         copy costs its time once a step. Keeping that one layer on the device avoids this, if it fits: what is fetched
@@ -210,7 +210,7 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     )
 
 
-_NEEDS = (MODULE, SCHEDULE, PREDICTION)
+_NEEDS: tuple[Need, ...] = (MODULE, SCHEDULE, PREDICTION)
 RULES = (
     Rule("HLO101", "h2d-at-point-of-use", ERROR, _NEEDS, point_of_use, by_cost=True),
     Rule("HLO103", "d2h-done-too-early", ERROR, _NEEDS, done_too_early, by_cost=True),

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
+from hloinspect.kinds import Basis
 from hloinspect.timeline.intervals import Span, covered_length, intersect, length, subtract, union
 
-COMPUTE = "compute"
-COLLECTIVE = "collective"
-D2H = "d2h"
-H2D = "h2d"
-WAIT = "wait"
-START, DONE = "start", "done"
+IntervalKind = Literal["compute", "collective", "d2h", "h2d", "wait"]
+Role = Literal["start", "done"]
+Stream = Literal["main", "side", "communication", "d2h", "h2d"]
+
+COMPUTE: Final = "compute"
+COLLECTIVE: Final = "collective"
+D2H: Final = "d2h"
+H2D: Final = "h2d"
+WAIT: Final = "wait"
+START: Final = "start"
+DONE: Final = "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +36,8 @@ class Interval:
 
     start_ps: int
     end_ps: int
-    kind: str
-    stream: str
+    kind: IntervalKind
+    stream: Stream
     transfer: int = 0
     name: str = ""
     resumed: bool = False
@@ -47,7 +54,7 @@ class Mark:
     start_ps: int
     end_ps: int
     transfer: int
-    role: str
+    role: Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,7 @@ class Timeline:
     """
 
     device: str
-    kind: str
+    kind: Basis
     segments: tuple[Segment, ...]
     folds: tuple[Fold, ...] = ()
 

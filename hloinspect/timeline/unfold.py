@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from hloinspect.timeline.timeline import Fold, Interval, Mark, Timeline
+from hloinspect.timeline.timeline import Fold, Interval, IntervalKind, Mark, Stream, Timeline
 
 LIMIT = 200_000
 """Most intervals of a step that is written out. In a longer step loops stay folded, those first that save the most."""
@@ -26,8 +26,8 @@ class Window:
 
     start_ps: int
     end_ps: int
-    kind: str
-    stream: str
+    kind: IntervalKind
+    stream: Stream
     transfer: int
     name: str
     iterations: tuple[int, ...]

@@ -28,7 +28,7 @@ from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.timeline.timeline import overlap
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 NAME = "tpu_v6e_host_offload.xplane.pb"
 
@@ -185,7 +185,7 @@ def mean(steps: list[StepFigures], name: str) -> float:
     return float(np.mean([getattr(step, name) for step in steps]))
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(whole: MeasuredFile) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(whole: MeasuredFile) -> None:
     for device in whole.devices:
         assert device.typical is not None
         found = overlap(device.typical.timeline())
@@ -223,7 +223,7 @@ def test_measured_and_predicted_waits_stand_side_by_side(answer: TraceInspection
 
 def test_the_report_keeps_the_contract(answer: TraceInspection, path: Path) -> None:
     for found in (answer, trace(str(path))):
-        assert complaints(json.loads(to_json(found.report)), REPORT) == []
+        assert faults(json.loads(to_json(found.report)), "report") == []
 
 
 def test_a_step_is_shown_for_every_device_and_the_sums_hold_over_all_steps(
@@ -298,7 +298,7 @@ def test_a_program_without_host_transfers_is_reported_to_have_none(name: str, co
     assert report.step.measured is not None
     assert report.step.measured.stall_ms == 0
     assert report.transfers == ()
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
     assert any("Chrome trace" in limit for limit in report.limits) == name.endswith(".json.gz")
 
 

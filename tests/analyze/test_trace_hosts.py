@@ -31,8 +31,8 @@ from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Trace, write_trace
+from tests.support.json_schemas import faults
 from tests.support.places import ROOT
-from tests.support.report_contract import REPORT, complaints
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 HOSTS = 3
@@ -101,7 +101,7 @@ def test_the_slowest_host_and_the_spread_are_named(report: Report) -> None:
     assert f"{behind:.1f} % behind the fastest" in text
     assert report.step.measured is not None
     assert report.step.measured.time_ms == pytest.approx(sum(times.values()) / HOSTS)
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
@@ -130,7 +130,7 @@ def test_a_host_without_a_step_that_counts_is_named(report: Report) -> None:
 # ---- processes
 
 
-def test_processes_come_to_the_same_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
+def test_processes_give_the_same_results_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
     pytest.importorskip("fsspec")
     paths = files_of(profile)[::-1]
     mixed = [paths[0], f"file://{paths[1]}", paths[2]]  # a URL's copy is fetched by the process that reads it
@@ -217,8 +217,8 @@ def test_a_worker_that_is_killed_is_named_by_its_file_and_the_rest_goes_on(profi
 
 
 @pytest.mark.slow
-def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect: Callable[..., Any]) -> None:
-    done = hloinspect("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
+def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect_process: Callable[..., Any]) -> None:
+    done = hloinspect_process("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["trace"]["hosts"] == ["worker-0", "worker-1"]
@@ -239,7 +239,7 @@ def bucket(profile: Path) -> Iterator[str]:
     files.rm("/bucket", recursive=True)
 
 
-def test_a_directory_elsewhere_comes_to_the_same_as_a_copy_of_it(
+def test_a_directory_elsewhere_gives_the_same_results_as_a_copy_of_it(
     bucket: str, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -338,7 +338,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_cluster_comes_to_the_same_also_when_a_worker_is_killed_half_way(
+def test_a_cluster_gives_the_same_results_also_when_a_worker_is_killed_half_way(
     cluster: Any, broken: Path, tmp_path: Path
 ) -> None:
     expected = measure_files(files_of(broken), jobs=1)

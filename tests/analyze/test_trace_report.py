@@ -27,7 +27,7 @@ from hloinspect.report.schema import Report
 from hloinspect.timeline.timeline import overlap
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Program, Trace, d2h, kernel, write_trace
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 SCAN = "jax0.12.0.1/gb200_offload_scan"
@@ -90,11 +90,11 @@ def test_predicted_and_measured_waits_stand_in_one_row(report: Report) -> None:
 
 
 def test_the_json_keeps_the_contract(slow: Path, report: Report, tmp_path: Path) -> None:
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
     out = tmp_path / "out.json"
     assert run_command(str(slow), "--format", "json", "-o", str(out)).output == ""
     found = json.loads(out.read_text())
-    assert complaints(found, REPORT) == []
+    assert faults(found, "report") == []
     assert found["input"]["kind"] == "trace"
     assert len(found["input"]["sha256"]) == 64
 
@@ -118,7 +118,7 @@ def test_verdicts_follow_the_covered_share(report: Report) -> None:
         assert transfer.verdict == expected
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_path: Path) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(slow: Path, tmp_path: Path) -> None:
     other = write_trace(trace_of(played(SCAN, 3), SCAN), tmp_path / "scan.xplane.pb")
     for device in (*measure_file(slow).devices, *measure_file(other).devices):
         assert device.typical is not None
@@ -161,7 +161,7 @@ def test_an_expected_module_is_known_in_text_and_proto_and_another_is_reported(s
 
 
 @pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
-def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, version: str) -> None:
+def test_what_is_scheduled_has_one_hash_however_it_is_printed(root: Path, version: str) -> None:
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
@@ -204,7 +204,7 @@ def test_a_trace_without_an_accelerator_is_unknown(tmp_path: Path) -> None:
     done = run_command(str(path))
     assert done.return_value == 3
     assert "no events of an accelerator" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> Non
     assert done.return_value == 3
     assert "the trace carries no module of its program" in done.output
     assert "enable_hlo_proto" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 @pytest.mark.parametrize("annotated", [True, False])

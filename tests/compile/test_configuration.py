@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
 from base64 import urlsafe_b64encode
@@ -20,12 +21,14 @@ import hloinspect
 from hloinspect.compile import environment
 from hloinspect.compile.cache import entries
 from hloinspect.compile.child import libraries
-from hloinspect.compile.launch import compile_step, silent_end
+from hloinspect.compile.launch import compile_step
+from hloinspect.compile.process import silent_end
+from hloinspect.errors import InputError
 from hloinspect.gate.configured import UNNAMED, configuration_changes
 from hloinspect.gate.difference import snapshot_difference
 from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.hardware import load_target
-from hloinspect.inputs.manifest import CompileResult, Configuration, configuration_from, load_result, manifest_from_json
+from hloinspect.inputs.manifest import CompileResult, Configuration, load_result, manifest_from_json
 from hloinspect.report.program import limits_of
 from tests.support.gate_samples import compiled_directory
 from tests.support.places import CASES
@@ -180,12 +183,13 @@ def test_a_manifest_of_before_is_read_and_nothing_is_said_of_its_configuration(t
     assert (snapshot_difference(was, now).made, snapshot_difference(now, was).made) == ((), ())
 
 
-def test_a_configuration_that_is_not_whole_is_no_configuration() -> None:
-    whole = dataclasses.asdict(SAMPLE)
-    assert configuration_from(whole) == SAMPLE
-    for name in whole:
-        with pytest.raises((KeyError, TypeError, AttributeError)):
-            configuration_from({key: value for key, value in whole.items() if key != name})
+def test_a_configuration_that_is_not_whole_is_refused_by_its_key(tmp_path: Path) -> None:
+    manifest = load_result(compiled_directory(tmp_path / "made", "gb200_save")).manifest
+    whole = dataclasses.asdict(dataclasses.replace(manifest, configuration=SAMPLE))
+    for name in dataclasses.asdict(SAMPLE):
+        kept = {key: value for key, value in whole["configuration"].items() if key != name}
+        with pytest.raises(InputError, match=rf"manifest\.json .*: configuration\.{name} is missing; if an older"):
+            manifest_from_json(json.dumps({**whole, "configuration": kept}), tmp_path / "manifest.json")
 
 
 def test_a_page_says_how_the_compiler_was_configured(tmp_path: Path) -> None:
@@ -301,7 +305,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra hloinspect[tpu]")
-def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
+def test_libtpus_own_arguments_are_in_effect_kept_separate_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(name: str) -> CompileResult:
@@ -408,7 +412,7 @@ def test_all_of_jaxs_configuration_that_enters_the_options_is_seen(
 
 
 @pytest.mark.slow
-def test_options_are_told_apart_by_type_and_whoever_gave_them(handed: Callable[..., Any]) -> None:
+def test_options_differ_by_type_and_by_who_gave_them(handed: Callable[..., Any]) -> None:
     plain = handed()
     found = [
         handed({"xla_a": "1"}),

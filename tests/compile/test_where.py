@@ -1,4 +1,4 @@
-"""The user's line of an error of the compiler, from the StableHLO and from what the step asks."""
+"""The user's line of an error of the compiler, from the StableHLO and from what the step requests."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ STABLEHLO = """module @jit_step {
 
 
 def requested(*requests: dict[str, Any]) -> dict[str, Any]:
-    given = [{"by": "device_put", "live": True, **request} for request in requests]
-    return {"source": "jaxpr", "requests": given, "entry_values": [], "names": [], "computes": []}
+    none = dict.fromkeys(("of", "argument", "result", "place", "made"))
+    no = dict.fromkeys(("counted", "conditional", "constant", "separated", "computed"), False)
+    one = {"by": "device_put", "name": "", "dtype": "f32", "shape": [8], "runs": 1, "value": 0, "live": True}
+    given = [{**one, **none, **no, **request} for request in requests]
+    return {"source": "jaxpr", "requests": given, "entry_values": [], "names": [], "computes": [], "gap": ""}
 
 
 def place(line: int) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def test_another_trouble_with_host_memory_gives_at_most_three_of_the_lines_that_
 
 
 @pytest.mark.parametrize("message", ["INTERNAL: something else", 'op_name="jit(step)/unheard_of"', ""])
-def test_where_nothing_tells_no_line_is_made_up(message: str) -> None:
+def test_where_nothing_shows_it_no_line_is_made_up(message: str) -> None:
     assert lines_of(message, STABLEHLO, requested({"direction": "d2h", "place": place(7)})) == []
 
 

@@ -131,7 +131,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path, baseline: Path) -
 FAULTY = [
     pytest.param(b"", "not a baseline", id="empty"),
     pytest.param(b"{", "not a baseline", id="cut off"),
-    pytest.param(b"[1, 2]", "schema is None", id="a list"),
+    pytest.param(b"[1, 2]", "schema is null", id="a list"),
     pytest.param(b'{"schema": "hloinspect.report/1"}', "hloinspect.baseline/1", id="a report"),
     pytest.param(b'{"schema": "hloinspect.baseline/1"}', "not a whole", id="no entries"),
     pytest.param(b'{"schema": "hloinspect.baseline/1", "entries": [{}]}', "not a whole", id="an empty entry"),
@@ -264,7 +264,7 @@ def test_an_empty_baseline_has_no_entry_for_anything(snapshot: Snapshot, tmp_pat
 # ---- traces
 
 
-def test_a_trace_is_held_against_a_baseline_of_its_own_kind(tmp_path: Path, corpus: Path) -> None:
+def test_a_trace_is_compared_with_a_baseline_of_the_same_kind(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "baseline.json"
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
     options = ("--as", "step", "--baseline", path)

@@ -192,7 +192,7 @@ def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
         )
 
 
-def test_what_was_looked_for_and_not_found_needs_no_word(small: Report) -> None:
+def test_what_was_looked_for_and_not_found_is_not_mentioned(small: Report) -> None:
     codes = {rule.code for rule in RULES}
     checked = check_report(small, "step", [parse_budget("stall=99%")])
     assert (checked.status(), checked.blocked) == (PASSED, ())
@@ -300,7 +300,7 @@ def test_memory_that_xla_assigned_is_not_estimated_again(tmp_path: Path) -> None
 # ---- what the compiler refuses
 
 
-def test_a_known_refusal_bears_its_code() -> None:
+def test_a_known_refusal_has_its_code() -> None:
     error = explained(CompileError("INTERNAL: Side-effect ops cannot be replicated"))
     assert (error.code, explained(CompileError("nobody knows this")).code) == ("HLO308", "")
 
@@ -358,7 +358,7 @@ def test_a_time_budget_of_python_is_refused_where_it_counts_what_is_left_out() -
         hloinspect.check("no/such/file", budget="findings.HLO301=0", rules=Choice(ignore=("HLO3",)))
 
 
-def test_slices_that_nobody_could_check_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_could_not_be_checked_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 10)
     result = check(WRONG, *STALL)
     assert result.exit_code == 3

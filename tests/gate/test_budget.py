@@ -180,10 +180,10 @@ def test_memory_needs_memory_and_times_need_times(report: Report) -> None:
     unknown = dataclasses.replace(
         report,
         memory=MemoryInfo(None, None, None, None, "unknown"),
-        unknown=(Unknown("nobody looked", "look", "memory"),),
+        unknown=(Unknown("not checked", "look", "memory"),),
     )
     result = check_budget(unknown, parse_budget("memory.device=1TiB"))
-    assert (result.status, result.reason) == (UNKNOWN, "nobody looked")
+    assert (result.status, result.reason) == (UNKNOWN, "not checked")
     assert check_budget(unknown, parse_budget("stall=100%")).status == WITHIN
     no_limit = dataclasses.replace(report, memory=dataclasses.replace(report.memory, device_limit_bytes=None))
     assert check_budget(no_limit, parse_budget("memory.device=100%")).status == UNKNOWN
@@ -227,7 +227,7 @@ def test_a_rule_that_needs_a_trace_is_not_required_of_a_prediction_unless_it_is_
     assert check_budget(lacking, parse_budget("findings.HLO407=0")).status == UNKNOWN
 
 
-def test_a_rule_that_is_named_must_have_looked_also_where_the_baseline_lacks_it(
+def test_a_rule_that_is_named_must_have_run_also_where_the_baseline_lacks_it(
     report: Report, snapshot: Snapshot
 ) -> None:
     """Use a rule that both sides missed. That is equal for all errors, and no evidence for the rule that is named."""
@@ -268,12 +268,12 @@ def test_a_budget_that_can_count_nothing_is_refused_before_anything_is_read(argu
     assert "no such file" not in result.stderr
 
 
-def test_the_projects_table_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_projects_table_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = '[tool.hloinspect]\nignore = ["HLO302"]\nbudget = ["{}"]\n'
     monkeypatch.chdir(tmp_path)
     for budget, words in (
         ("findings.HLO302=0", "HLO302 is left out (ignore = HLO302); take it back into what --ignore"),
-        ("findings.HLO999=0", "pyproject.toml: [tool.hloinspect] budget 'findings.HLO999=0': HLO999 is no rule"),
+        ("findings.HLO999=0", "pyproject.toml: [tool.hloinspect]: budget 'findings.HLO999=0': HLO999 is no rule"),
     ):
         (tmp_path / "pyproject.toml").write_text(table.format(budget), encoding="utf-8")
         result = check()

@@ -117,19 +117,28 @@ def test_no_input_and_no_steps_is_wrong_use(tmp_path: Path, monkeypatch: pytest.
     ("table", "word"),
     [
         ("[tool.hloinspect]\nbudgets = []", "unknown key 'budgets'"),
-        ("[tool.hloinspect]\nbudget = 3", "no list of budgets"),
+        ("[tool.hloinspect]\nbudget = 3", "budget: expected one line of text or a list, found 3"),
         ('[tool.hloinspect]\nbudget = ["stall"]', "expected METRIC=LIMIT"),
-        ("[tool.hloinspect]\nbaseline = 3", "baseline is no file name"),
-        ("[tool.hloinspect]\nstep = 3", "[[tool.hloinspect.step]]"),
-        ("[tool.hloinspect.step]\nstep = 'x'", "[[tool.hloinspect.step]]"),
-        ("[[tool.hloinspect.step]]\ntarget = 'x'", "has no step"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 3", "target is no text"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\ntargets = 'h100'", "targets is no list"),
+        ("[tool.hloinspect]\nbaseline = 3", "baseline: expected one line of text, found 3"),
+        ("[tool.hloinspect]\nstep = 3", "step: expected a list of tables, [[tool.hloinspect.step]], found 3"),
+        (
+            "[tool.hloinspect.step]\nstep = 'x'",
+            "[[tool.hloinspect.step]], found {'step': 'x'}",
+        ),
+        ("[[tool.hloinspect.step]]\ntarget = 'x'", "step[0].step is missing"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 3", "step[0].target: expected one line of text, found 3"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\ntargets = 'h100'", "step[0].targets: expected a list, found 'h100'"),
         ("[[tool.hloinspect.step]]\nstep = 'x'\ntarget = 'a'\ntargets = ['b']", "both target and targets"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\ndevices = 0", "devices is no number"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\ndevices = true", "devices is no number"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\nxla_flags = 'a'", "xla_flags is no list"),
-        ("[[tool.hloinspect.step]]\nstep = 'x'\nlinks = 'a'", "unknown key 'links'"),
+        (
+            "[[tool.hloinspect.step]]\nstep = 'x'\ndevices = 0",
+            "devices: expected a whole number from 1 to 10,000,000, found 0",
+        ),
+        (
+            "[[tool.hloinspect.step]]\nstep = 'x'\ndevices = true",
+            "devices: expected a whole number from 1 to 10,000,000, found true",
+        ),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\nxla_flags = 'a'", "step[0].xla_flags: expected a list, found 'a'"),
+        ("[[tool.hloinspect.step]]\nstep = 'x'\nlinks = 'a'", "step[0]: unknown key 'links': did you mean link?"),
         ("[[tool.hloinspect.step]]\nstep = 'x'\nbudget = ['stall=2']", "no unit"),
     ],
 )
@@ -260,7 +269,7 @@ def test_an_update_does_not_replace_the_entry_of_another_folder(elsewhere: list[
     assert f"this is {elsewhere[other].parent.name}/step.hlo.gz (folder " in refused.stderr
     assert "--as step.hlo.gz" in refused.stderr
     assert Path("b.json").read_bytes() == recorded
-    # Another machine has the file elsewhere: what is compared goes by the name.
+    # Another machine has the file elsewhere: the name decides what is compared.
     assert check(elsewhere[other], *options).exit_code == 0
     # Whoever gives the name says which step it is.
     assert check(elsewhere[other], *options, "--as", "other", "--update-baseline").exit_code == 0

@@ -26,7 +26,7 @@ from hloinspect.inputs.dumps import (
     touches_host,
 )
 from tests.support.hlo_samples import ROOT
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 OFFLOAD, SAVE, TPU = "gb200_offload_scan", "gb200_save", "v6e_offload_scan"
@@ -66,7 +66,7 @@ def report(*arguments: str | Path, code: int | None = None) -> dict[str, Any]:
     result = run(*arguments, "--format", "json")
     assert result.exit_code in ((0, 3) if code is None else (code,)), result.output
     found: dict[str, Any] = json.loads(result.stdout)
-    assert complaints(found, REPORT) == []
+    assert faults(found, "report") == []
     return found
 
 

@@ -89,7 +89,7 @@ def test_a_copy_without_a_stream_of_its_own_is_waited_for_as_long_as_it_lasts(an
     assert [step.stall_ps for step in device.steps] == [8 * 100 * US] * 4
 
 
-def test_a_copy_that_names_no_memories_joins_all_the_same(answer: Answer) -> None:
+def test_a_copy_that_names_no_memories_still_joins(answer: Answer) -> None:
     """Use the spelling of before 2021: ``size:N dest:D async:B``."""
     name = "jax0.12.0.1/gb200_offload_unrolled"
     run = play(name, speeds=Speeds(d2h=1000 * US))
@@ -106,7 +106,7 @@ def test_an_offload_from_pageable_memory_is_still_one(answer: Answer) -> None:
     assert not file.other_copies
 
 
-def test_a_copy_from_host_to_host_goes_both_ways_and_holds_the_device_up(answer: Answer) -> None:
+def test_a_copy_from_host_to_host_goes_both_ways_and_stops_the_device(answer: Answer) -> None:
     """Copy a stack that is not donated as a whole, before one layer of it is replaced."""
     name = "jax0.12.0.1/gb200_host_stack_not_donated"
     run = play(name, form=Form(name=""))
@@ -251,7 +251,7 @@ def test_opposite_directions_are_exposed_together_but_counted_once(answer: Answe
     assert all(step.exposed_ps < step.exposed_d2h_ps + step.exposed_h2d_ps for step in device.steps)
 
 
-def test_a_late_host_is_not_held_against_the_transfer(answer: Answer) -> None:
+def test_a_late_host_is_not_charged_to_the_transfer(answer: Answer) -> None:
     """Launch the operation after the done long after the copy ended: the device stood still for lack of work."""
     late = "loop_add_subtract_fusion"
     speeds = Speeds(h2d=1100 * US, late=lambda op, step: 1500 * US if op == late and step == 2 else 0)
@@ -282,7 +282,7 @@ def test_a_step_that_ends_with_a_transfer_waits_for_it(answer: Answer) -> None:
     assert [own["copy-start.1.0"] for own in waits(device, "optimizer")] == [500 * US] * 4
 
 
-def test_copies_that_begin_at_once_in_both_directions_are_no_trouble(answer: Answer) -> None:
+def test_copies_that_begin_at_once_in_both_directions_are_measured(answer: Answer) -> None:
     """Run two streams on two engines: a copy each way at the very same time, exposed to the last picosecond."""
     run = play("optimizer")
     begin = run.truth[0].start_ps

@@ -28,8 +28,8 @@ from hloinspect.offload.transfers import find_offload
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.timeline.timeline import COMPUTE, Interval, Segment, Timeline
+from tests.support.json_schemas import faults
 from tests.support.places import ROOT
-from tests.support.report_contract import REPORT, complaints
 
 CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corpus"))
 FIXTURES = ROOT / "fixtures"
@@ -167,7 +167,7 @@ def test_a_module_alone_is_estimated_and_says_so() -> None:
     assert report.memory.source == "estimated"
     assert report.memory.device_bytes == pytest.approx(expected, rel=0.1)
     assert report.memory.host_bytes == sizes["host_temp_size_in_bytes"]
-    assert not complaints(json.loads(to_json(report)), REPORT)
+    assert not faults(json.loads(to_json(report)), "report")
     assert not [unknown for unknown in report.unknown if unknown.affects == "memory"]
     assert re.search(r"memory    device about \d+ MiB of 184 GiB\s+pinned host about 8 MiB\s", to_text(report))
 

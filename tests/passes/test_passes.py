@@ -21,8 +21,10 @@ from hloinspect.passes.census import census_of, signature
 from hloinspect.passes.dump import find_passes
 from hloinspect.passes.follow import follow
 from hloinspect.passes.ledger import Ledger, change_sentences, ledger_of
+from tests.support.json_schemas import faults
 from tests.support.passes_samples import DROPPED, GOOD, KEY, annotated, copied, marked, module, started, without, write
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 
 
 def run(*arguments: str | Path) -> Result:
@@ -33,6 +35,7 @@ def answer(*arguments: str | Path) -> dict[str, Any]:
     result = run(*arguments, "--format", "json")
     assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads(result.stdout)
+    assert faults(found, "passes") == []
     return found
 
 
@@ -74,7 +77,7 @@ def test_every_pass_that_changes_something_is_named_in_order_with_what_it_did(go
 
 def test_counts_and_bytes_stand_on_both_sides_of_a_pass(good: Path) -> None:
     change = answer(good)["changes"][2]
-    assert (change["number"], change["pipeline"], change["pass"]) == (5, "post", "asyncifier")
+    assert (change["number"], change["pipeline"], change["pass_name"]) == (5, "post", "asyncifier")
     one, none = {"count": 1, "bytes": 4096}, {"count": 0, "bytes": 0}
     assert change["counts"] == {
         "copy_d2h": {"before": one, "after": none},
@@ -166,7 +169,7 @@ def test_texts_from_inside_a_pass_are_read_only_on_request(tmp_path: Path) -> No
     assert answer(folder)["changes"] == []
     assert answer(folder)["inside"] == 1
     steps = answer(folder, "--steps")["changes"]
-    assert [change["pass"] for change in steps] == ["adding_copies", "copy-insertion"]
+    assert [change["pass_name"] for change in steps] == ["adding_copies", "copy-insertion"]
 
 
 def test_a_directory_needs_neither_jax_nor_numpy_nor_protobuf(good: Path) -> None:
@@ -228,7 +231,7 @@ def program(specs: Sequence[tuple[str, int, str, str]], compact: bool) -> str:
 @example([("tuple", 0, *SPACES[::-1]), ("copy", 1, *SPACES)], 1, ("negate", 1, *SPACES), True)
 @example([("tuple", 0, *SPACES[::-1]), ("copy", 1, *SPACES)], 1, ("negate", 1, *SPACES), False)
 @given(st.lists(SPECS, min_size=1, max_size=6), st.integers(0, 5), SPECS, st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300, 20_000))
 def test_a_pass_that_changes_one_instruction_never_escapes_the_quick_look(
     specs: list[tuple[str, int, str, str]], place: int, new: tuple[str, int, str, str], compact: bool
 ) -> None:
@@ -268,8 +271,8 @@ def test_a_pass_that_changes_nothing_says_so_and_its_number_shows_it_all_the_sam
     assert run(good, "--pass", "dce").stdout == "dce: no text of it changes anything that has to do with the host\n"
     assert answer(good, "--pass", "2")["differences"] == [
         {
-            "before": {"number": 1, "pipeline": "pre", "pass": "convert-placements", "file": file_of(1)},
-            "after": {"number": 2, "pipeline": "pre", "pass": "dce", "file": file_of(2)},
+            "before": {"number": 1, "pipeline": "pre", "pass_name": "convert-placements", "file": file_of(1)},
+            "after": {"number": 2, "pipeline": "pre", "pass_name": "dce", "file": file_of(2)},
             "parts": [],
             "left_out": 0,
         }
@@ -289,7 +292,7 @@ def test_a_pass_that_is_not_there_gets_the_nearest_name(good: Path) -> None:
 
 def test_a_transfer_is_followed_back_to_its_annotation(good: Path) -> None:
     trail = answer(good, "--follow", "copy-start.7")["trail"]
-    assert [(hop["pass"], hop["item"]["kind"], hop["item"]["name"]) for hop in trail["hops"]] == [
+    assert [(hop["pass_name"], hop["item"]["kind"], hop["item"]["name"]) for hop in trail["hops"]] == [
         ("rename", "async_d2h", "copy-start.7"),
         ("asyncifier", "async_d2h", "copy-start"),
         ("host-offloader", "copy_d2h", "copy.1"),
@@ -400,7 +403,7 @@ def test_what_is_neither_a_directory_nor_a_step_is_refused(good: Path, tmp_path:
 
 
 @given(data=st.data(), text=st.sampled_from([annotated(), marked(), copied(), started()]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200, 20_000))
 def test_hostile_text_is_read_or_refused(data: st.DataObject, text: str) -> None:
     raw = bytearray(text.encode())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hloinspect.decoding import Fault
 from hloinspect.errors import InputError
 from hloinspect.hlo.text import parse_text
+from hloinspect.inputs.manifest import load_result
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.placements.assign_requests import STRONG, assign_transfers
 from hloinspect.placements.audit import audit
@@ -29,10 +32,13 @@ from hloinspect.placements.flow import (
     Put,
     placements_from_json,
     placements_to_json,
+    read_requested,
+    requested_in,
 )
 from hloinspect.placements.stablehlo import placements_of
 from hloinspect.report.placements import RequestedOf, audit_info
 from hloinspect.report.schema import AuditInfo
+from tests.support.gate_samples import compiled_directory
 
 # ---- the assignment
 
@@ -163,7 +169,7 @@ def graph(*nodes: Node) -> Flow:
 def node(kind: str, *inputs: int, to_host: bool | None = None, **more: object) -> Node:
     put = None if to_host is None else Put(to_host, "device_put", 1)
     on_host = to_host if kind != ARGUMENT else False
-    return Node(kind, [*inputs], "f32", (4,), on_host, put=put, **more)  # type: ignore[arg-type]
+    return Node(kind, [*inputs], "f32", (4,), on_host, put=put, **more)
 
 
 def test_a_value_that_is_there_already_requests_nothing() -> None:
@@ -209,26 +215,32 @@ def test_what_was_found_survives_the_manifest() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "said"),
     [
-        {"requests": [{"direction": "up", "by": "policy"}]},
-        {"requests": [{"direction": "d2h", "by": "x", "of": 7}]},
-        {"requests": 3},
+        ({"requests": [{"direction": "up"}]}, "requested.requests[0].by is missing"),
+        ({"requests": 3}, "requested.requests: expected a list, found 3"),
+        ({"source": "hlo2"}, "requested.source: expected jaxpr, stablehlo or hlo, found 'hlo2'"),
+        (
+            {"asks": []},
+            "requested has the key 'asks' of an older version; make it anew: `hloinspect compile ",
+        ),
     ],
-    ids=["no direction", "of nothing", "no list"],
 )
-def test_a_manifest_that_is_not_whole_is_one_line(damage: dict[str, object]) -> None:
-    manifest = {
-        "source": "jaxpr",
-        "requests": [],
-        "entry_values": [],
-        "names": [],
-        "computes": [],
-        "policies": [],
-        **damage,
-    }
-    with pytest.raises(InputError, match="what the manifest says was asked is not whole"):
-        audit_info(module([]), RequestedOf(manifest=manifest))
+def test_a_manifest_that_is_not_whole_is_one_line(tmp_path: Path, damage: dict[str, object], said: str) -> None:
+    made = load_result(compiled_directory(tmp_path / "made", "gb200_save")).manifest
+    placements = placements_of(program([8], [True]))
+    manifest = replace(made, requested={**placements_to_json(placements), **damage})
+    with pytest.raises(InputError) as caught:
+        requested_in(manifest, tmp_path / "manifest.json")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith(f"{tmp_path}/manifest.json is not a whole hloinspect.manifest/1: ")
+
+
+def test_a_request_for_the_value_of_no_request_is_refused() -> None:
+    data = placements_to_json(placements_of(program([8, 8], [True, False])))
+    data["requests"][1]["of"] = 7  # type: ignore[index]
+    with pytest.raises(Fault, match=r"requests\[1\]\.of: there is no request 7, of 4"):
+        read_requested(data)
 
 
 # ---- what is known without the step

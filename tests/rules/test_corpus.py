@@ -125,7 +125,7 @@ def test_a_rule_speaks_once_and_says_where_what_and_how_much(name: str, target: 
 
 
 @pytest.mark.parametrize(("name", "target"), FIRING, ids=[f"{name}-{target}" for name, target in FIRING])
-def test_no_wait_is_put_down_to_two_causes(name: str, target: str) -> None:
+def test_no_wait_has_two_causes(name: str, target: str) -> None:
     """Leave out HLO109 and HLO114, which are about bytes and about an alternative, and charge no wait."""
     report = corpus_report(name, target)
     charged = [number for each in report.findings if each.cost_ms for number in each.transfers]
@@ -133,7 +133,7 @@ def test_no_wait_is_put_down_to_two_causes(name: str, target: str) -> None:
     assert len([number for number in charged if number in waiting]) == len({n for n in charged if n in waiting})
 
 
-def test_the_advice_for_a_held_back_copy_comes_true_in_the_module_that_follows_it() -> None:
+def test_the_advice_for_a_delayed_copy_is_right_for_the_module_that_follows_it() -> None:
     """Compare s_off with s_off_pipe_nocse, which has both changes that HLO102 advises: the finding is gone, and the
     step is as long as predicted, to a fifteenth."""
     before, after = corpus_report("hlo/s_off.hlo", "h100"), corpus_report("hlo/s_off_pipe_nocse.hlo", "h100")
@@ -219,7 +219,7 @@ def test_a_step_that_needs_most_of_the_device_needs_more_than_xlas_allocator_tak
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.79 " in reported.remedy
 
 
-def test_a_slice_within_host_memory_is_put_down_to_the_version_of_jax() -> None:
+def test_the_version_of_jax_is_the_cause_of_a_slice_within_host_memory() -> None:
     reported = finding(corpus_report("hlo/versions/jax0.7.2_act_scan.hlo", "h100"), "HLO305")
     assert reported.remedy.startswith("update jax")
 
@@ -230,7 +230,7 @@ def test_the_wrong_slice_is_named_with_both_walks() -> None:
     assert wrong.evidence["emitted_bytes"] == [0, 536870912]
 
 
-def test_a_module_without_its_stablehlo_says_that_nobody_looked_for_a_deleted_offload(tmp_path: Path) -> None:
+def test_a_module_without_its_stablehlo_says_that_a_deleted_offload_was_not_looked_for(tmp_path: Path) -> None:
     alone = tmp_path / "u_off_nocse.hlo"
     alone.write_bytes((CORPUS / "hlo" / "u_off_nocse.hlo").read_bytes())
     report = report_of(alone, "h100")

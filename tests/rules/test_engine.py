@@ -161,13 +161,13 @@ def test_without_a_table_all_rules_run(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("[tool.hloinspect\n", "pyproject.toml: "),
-        ("[tool]\nhloinspect = 3\n", "is no table"),
+        ("[tool]\nhloinspect = 3\n", "expected a table, found 3"),
         ('[tool.hloinspect]\nselct = ["HLO1"]\n', "unknown key 'selct'"),
-        ('[tool.hloinspect]\nselect = "HLO1"\n', "select is no list of codes"),
+        ('[tool.hloinspect]\nselect = "HLO1"\n', "select: expected a list, found 'HLO1'"),
         ('[tool.hloinspect]\nignore = ["E501"]\n', "'E501' is no rule's code"),
         ('[tool.hloinspect]\nignore = [""]\n', "'' is no rule's code"),
-        ('[tool.hloinspect.severity]\nHLO1 = "loud"\n', "'loud' is no severity"),
-        ("[tool.hloinspect]\nseverity = 3\n", "severity is no table"),
+        ('[tool.hloinspect.severity]\nHLO1 = "loud"\n', "severity.HLO1: expected error, warning or info, found 'loud'"),
+        ("[tool.hloinspect]\nseverity = 3\n", "severity: expected a table, found 3"),
     ],
 )
 def test_a_faulty_configuration_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:

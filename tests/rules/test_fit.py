@@ -125,7 +125,7 @@ def test_a_share_that_leaves_nothing_for_cuda_is_not_advised() -> None:
     assert "MEM_FRACTION" not in finding(with_device(0.97), "HLO209").remedy
 
 
-def test_what_was_not_looked_at_is_listed_as_not_run_with_the_reason() -> None:
+def test_what_was_not_checked_is_listed_as_not_run_with_the_reason() -> None:
     def reason(report: Report) -> str:
         assert "HLO209" not in codes(report)
         (found,) = [rule.reason for rule in report.rules_not_run if rule.code == "HLO209"]

@@ -75,7 +75,7 @@ def test_a_copy_that_is_alone_on_the_link_and_slow_is_reported(tmp_path: Path) -
     assert "HLO108" not in codes(played(tmp_path, UNROLLED, Speeds(h2d=1000 * US, d2h=1000 * US)))
 
 
-def test_a_host_that_launches_late_is_not_put_down_to_a_transfer(tmp_path: Path) -> None:
+def test_a_host_that_launches_late_is_not_charged_to_a_transfer(tmp_path: Path) -> None:
     """Launch the operation after a done long after the copy has ended, in every step."""
     after_done = Speeds(h2d=1100 * US, late=lambda op, step: 1500 * US if op == "loop_add_subtract_fusion" else 0)
     late, prompt = played(tmp_path, "optimizer", after_done), played(tmp_path, "optimizer", Speeds(h2d=1100 * US))

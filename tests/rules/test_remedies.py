@@ -179,7 +179,7 @@ def test_wrong_slices_are_the_first_advice_for_a_loop_that_is_not_pipelined() ->
     assert "HLO301" in finding(run_rules(evidence), "HLO112").remedy
 
 
-# ---- what HLO301 could not look at
+# ---- what HLO301 could not check
 
 
 def not_looked_at(report: Report) -> str:
@@ -188,7 +188,7 @@ def not_looked_at(report: Report) -> str:
 
 
 @pytest.mark.parametrize("steps", [10, 100, 200, 300, 365, 400, 1000])
-def test_no_limit_on_work_lets_a_wrong_slice_pass_without_a_word(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_limit_on_work_lets_a_wrong_slice_pass_silently(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use limits such as 365, with which the stacks, which are followed first, took what the slices would have
     needed."""
     monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", steps)
@@ -203,7 +203,7 @@ def test_what_stacks_cost_is_not_taken_from_slices(monkeypatch: pytest.MonkeyPat
     assert not not_looked_at(report)
 
 
-def test_a_rule_that_could_not_look_at_a_slice_still_reports_the_others(tmp_path: Path) -> None:
+def test_a_rule_that_could_not_check_a_slice_still_reports_the_others(tmp_path: Path) -> None:
     """Use the same text with an offset that is no number in the configuration of one of four wrong slices."""
     path = fixture("gb200_offload_scan_double_buffered", "jax0.10.2")
     assert finding(report_of(path, "gb200"), "HLO301").evidence["slices"] == 4
@@ -231,7 +231,7 @@ def _without_offset(path: Path) -> Callable[[str], str]:
     return edit
 
 
-def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
+def test_ordinary_modules_have_no_slice_that_could_not_be_checked() -> None:
     modules = [*FIXTURES.glob("*/*/module.hlo.pb.gz"), AS_IT_IS, NO_BARRIER, PIPELINED]
     found = [check_slices(build_program(load_module(path))) for path in modules]
     assert sum(check.on_host for slices in found for check in slices.checks) == 34

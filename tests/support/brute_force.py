@@ -153,11 +153,11 @@ def blocking(number: int, direction: str, size: int, work_ps: int | None = None)
 
 
 def host_copy(size: int) -> BlockingHostCopy:
-    return BlockingHostCopy(HostCopy("copy", "e", size, 1, "dma"))
+    return BlockingHostCopy(HostCopy("copy", "e", "dma", size, 1))
 
 
 def start_host_copy(name: str, size: int) -> StartHostCopy:
-    return StartHostCopy(("e", name), HostCopy(name, "e", size, 1, "dma"))
+    return StartHostCopy(("e", name), HostCopy(name, "e", "dma", size, 1))
 
 
 def collective_of_ps(ps: int) -> Collective:
@@ -298,9 +298,7 @@ class BruteForce:
         for operation in self._schedule.operations[name]:
             yield from self._operation(operation)
 
-    def _operation(  # noqa: C901 - a case for each kind of operation
-        self, operation: Operation
-    ) -> Iterator[_Work | _Flow | _Task]:
+    def _operation(self, operation: Operation) -> Iterator[_Work | _Flow | _Task]:
         match operation:
             case Run():
                 yield from [self._kernel(cost) for cost in operation.costs]

@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 
 from hloinspect.errors import printable
 from hloinspect.render.page.memory_curve import MemoryCurve, SegmentCurve
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline.timeline import (
+    COLLECTIVE,
+    COMPUTE,
+    D2H,
+    H2D,
+    WAIT,
+    Interval,
+    IntervalKind,
+    Segment,
+    Stream,
+    Timeline,
+)
 
 MAX_INTERVALS = 20_000
 """Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
@@ -149,9 +160,9 @@ def _merged(intervals: Sequence[Interval], grain: int) -> tuple[Interval, ...]:
     """Return intervals of which neighbours of compute or collectives that are shorter than ``grain``, with gaps shorter
     than that, became one."""
     found: list[Interval] = []
-    runs: dict[tuple[str, str], list[Interval]] = {}
+    runs: dict[tuple[IntervalKind, Stream], list[Interval]] = {}
 
-    def end_run(key: tuple[str, str]) -> None:
+    def end_run(key: tuple[IntervalKind, Stream]) -> None:
         run = runs.pop(key, [])
         if len(run) == 1:
             found.append(run[0])
@@ -164,11 +175,11 @@ def _merged(intervals: Sequence[Interval], grain: int) -> tuple[Interval, ...]:
         if interval.kind not in (COMPUTE, COLLECTIVE) or not short:
             found.append(interval)
             continue
-        key = (interval.kind, interval.stream)
+        key: tuple[IntervalKind, Stream] = (interval.kind, interval.stream)
         run = runs.get(key)
         if run and (interval.start_ps - run[-1].end_ps >= grain or interval.end_ps - run[0].start_ps > 4 * grain):
             end_run(key)
         runs.setdefault(key, []).append(interval)
-    for key in list(runs):
-        end_run(key)
+    for rest in list(runs):
+        end_run(rest)
     return tuple(found)

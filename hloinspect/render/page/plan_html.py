@@ -53,8 +53,8 @@ def _verdict(plan: Plan) -> str:
     chosen = plan.point(plan.best)
     link = f'<a href="#point-{plan.best}">Point {plan.best}, {text(settings_text(chosen))}</a>'
     words = f'<p class="verdict">{link}</p>{element("p", sentence(plan.why))}'
-    if plan.not_told_apart:
-        others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.not_told_apart[:20])
+    if plan.tied:
+        others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.tied[:20])
         words += f"<p>As fast within the range of the prediction: {others}.</p>"
     return words
 

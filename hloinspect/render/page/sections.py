@@ -217,7 +217,7 @@ def trust(sides: Sequence[Side]) -> str:
 
 
 def _thresholds(report: Report) -> str:
-    hidden, exposed = (100 * report.thresholds[name] for name in ("hidden", "exposed"))
+    hidden, exposed = 100 * report.thresholds.hidden, 100 * report.thresholds.exposed
     return (
         f"<li>A transfer is hidden if at least {hidden:g} % of its time is covered by compute or collectives, exposed "
         f"below {exposed:g} %, partial in between, and synchronous without a start and a wait of its own.</li>"

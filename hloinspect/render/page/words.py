@@ -94,7 +94,7 @@ _ORDER = ("hidden", "partial", "exposed", "synchronous", "unknown")
 
 
 def _counted(report: Report) -> str:
-    counts = Counter(transfer.verdict for transfer in report.transfers)
+    counts = Counter[str](transfer.verdict for transfer in report.transfers)
     if not counts:
         return ""
     parts = [f"{counts[word]:,} {word}" for word in _ORDER if counts[word]]

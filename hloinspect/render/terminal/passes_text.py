@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from hloinspect.passes.census import KINDS, MOVES, Census, Count
+from hloinspect.kinds import Direction, ItemKind
+from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, Count
 from hloinspect.passes.difference import TextDifference
 from hloinspect.passes.dump import PassText
 from hloinspect.passes.follow import Hop, Trail
@@ -43,7 +45,7 @@ _ONE = {
     "host_copy": "copy within host memory",
     "host_buffer": "buffer in host memory",
 }
-_ENDS = {"d2h": "to the host", "h2d": "back"}
+_ENDS: Mapping[Direction, str] = {"d2h": "to the host", "h2d": "back"}
 
 
 def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
@@ -66,7 +68,7 @@ def _requested(census: Census) -> str:
     """Return the placements of a text, or what moves there already."""
     parts = []
     for direction, where in _ENDS.items():
-        counts = [census.of(f"{kind}_{direction}") for kind in ("annotation", "mark")]
+        counts = [census.of(kind) for kind in PLACED[direction]]
         if count := sum(c.count for c in counts):
             parts.append(f"{count} {where} ({bytes_text(sum(c.bytes for c in counts))})")
     if buffers := census.of("host_buffer").count:
@@ -77,11 +79,11 @@ def _requested(census: Census) -> str:
 def _made(census: Census) -> str:
     parts = []
     for direction in _ENDS:
-        for kind in MOVES:
-            count = census.of(f"{kind}_{direction}")
+        for kind in MOVES[direction]:
+            count = census.of(kind)
             if count.count:
-                parts.append(f"{direction} {count.count} {_how(kind)} ({bytes_text(count.bytes)})")
-    for kind in (
+                parts.append(f"{direction} {count.count} {_how(kind.partition('_')[0])} ({bytes_text(count.bytes)})")
+    others: tuple[ItemKind, ...] = (
         "annotation_d2h",
         "annotation_h2d",
         "mark_d2h",
@@ -89,7 +91,8 @@ def _made(census: Census) -> str:
         "host_copy",
         "host_compute",
         "host_buffer",
-    ):
+    )
+    for kind in others:
         if (count := census.of(kind)).count:
             label = KINDS[kind] if count.count > 1 else _ONE.get(kind, KINDS[kind])
             parts.append(f"{count.count} {label} ({bytes_text(count.bytes)})")

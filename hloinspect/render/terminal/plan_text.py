@@ -197,10 +197,9 @@ def _verdict(plan: Plan, width: int) -> list[str]:
         return wrapped(f"best: none; {plan.why}", width, 0, 3)
     chosen = plan.point(plan.best)
     lines = wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width, 0, 3)
-    if plan.not_told_apart:
+    if plan.tied:
         lines += wrapped(
-            f"as fast within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
-            f"{listed(plan.not_told_apart, _MOST_NUMBERS)}",
+            f"as fast within the range: point{'s' if len(plan.tied) > 1 else ''} {listed(plan.tied, _MOST_NUMBERS)}",
             width,
             0,
             3,

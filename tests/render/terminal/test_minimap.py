@@ -28,6 +28,7 @@ from hloinspect.render.terminal.report_text import to_text
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 from tests.support.places import ROOT
 from tests.support.terminals import on_terminal
+from tests.support.thorough import examples
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 WIDTHS = (60, 80, 100)
@@ -91,7 +92,7 @@ def test_a_loop_has_the_columns_of_all_its_iterations_and_shows_one() -> None:
     assert found[1].endswith("busy 40 %")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, 57)), max_size=8), st.booleans())
 def test_a_column_is_filled_to_the_share_of_its_time(spans: list[tuple[int, int]], is_unicode: bool) -> None:
     intervals = tuple(Interval(a, min(57 * 8, a + 8 * b), D2H, D2H, 1) for a, b in ((8 * a, b) for a, b in spans))
