@@ -45,7 +45,7 @@ def rows(timeline: Timeline, width: int = 80, **how: bool) -> list[str]:
 
 
 def cells(row: str) -> str:
-    """The picture in a row of 80 columns: behind the label, before the note."""
+    """Return the picture in a row of 80 columns: behind the label, before the note."""
     return row[7 : 80 - 16].ljust(80 - 16 - 7)
 
 
@@ -179,7 +179,7 @@ class Terminal(io.StringIO):
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: int = 80, term: str = "xterm") -> bool:
-    """Whether a report on a terminal has a picture."""
+    """Return whether a report on a terminal has a picture."""
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
