@@ -1,13 +1,12 @@
-"""The numbers that several rooms judge by, each with its reason or its source.
+"""The numbers that several rooms judge by. Each has its source; those without one are our own choice.
 
-kinds.py has those of the verdicts; a number of which one rule or one model alone depends stands there.
+kinds.py has those of the verdicts. A number on which one rule or one model alone depends stands there.
 """
 
 from __future__ import annotations
 
 SMALL_STALL_SHARE = 0.02
-"""A step that waits for the host less than this share of its time hides its transfers. Our own choice: it is below what
-the predicted step is uncertain by (docs/accuracy.md)."""
+"""A step that waits for the host less than this share of its time hides its transfers."""
 
 UNSEEN_SHARE = 0.001
 """Two times of a step are alike if they differ by less than this share of it: nobody could see the difference."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hloinspect.memory.liveness import Liveness
+from hloinspect.memory.live import Liveness
 from hloinspect.memory.values import ALIGNMENT, Buffer, Chunk, join_spans
 
 MAX_PLACED = 50_000

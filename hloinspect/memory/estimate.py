@@ -15,7 +15,8 @@ from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.kinds import LiveValueKind
 from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
-from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
+from hloinspect.memory.live import LiveLeaf, Liveness
+from hloinspect.memory.liveness import liveness
 from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node

@@ -13,7 +13,8 @@ from hloinspect.hlo import load_module
 from hloinspect.inputs.dumps import choose_module, dumped_memory, dumped_modules
 from hloinspect.memory.assignment import THREAD_LOCAL, parse_assignment, sum_allocations
 from hloinspect.memory.estimate import Memory, memory_of
-from hloinspect.memory.liveness import Liveness, liveness
+from hloinspect.memory.live import Liveness
+from hloinspect.memory.liveness import liveness
 from hloinspect.offload.transfers import find_offload
 from tests.support.places import ROOT
 

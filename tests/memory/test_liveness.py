@@ -15,7 +15,8 @@ from hloinspect.hlo.model import Operand
 from hloinspect.memory import assign as packing
 from hloinspect.memory.assign import SpaceUse, assign_buffers, peak
 from hloinspect.memory.assign_columns import best_fit
-from hloinspect.memory.liveness import Liveness, liveness
+from hloinspect.memory.live import Liveness
+from hloinspect.memory.liveness import liveness
 from hloinspect.memory.values import Buffer
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.memory.assign import SpaceUse
 from hloinspect.memory.estimate import Memory, device_spaces
-from hloinspect.memory.liveness import Liveness
+from hloinspect.memory.live import Liveness
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, Segment, Timeline
 
 MAX_POINTS = 4000

@@ -13,7 +13,7 @@ from hloinspect.render.page import html_page
 def write_pages_to(folder: Path) -> WritePage:
     """Return what writes the page of a point to ``pointN.html`` of this folder, which is made now.
 
-    Raises InputError, now or when a page is written, where the folder cannot be written to.
+    Raise InputError, now or when a page is written, where the folder cannot be written to.
     """
     _made(folder)
 

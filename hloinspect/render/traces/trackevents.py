@@ -1,4 +1,4 @@
-"""Writes Perfetto traces: tracks with slices, instants and counters, names interned.
+"""Perfetto traces: tracks with slices, instants and counters, names interned.
 
 The messages are TracePacket, TrackEvent, TrackDescriptor and InternedData of Perfetto's protos (perfetto_trace.proto;
 the field numbers here are those of release 0.59, and Perfetto does not change them). All packets are of one sequence.
@@ -38,7 +38,7 @@ class Slice:
 
 
 class TraceWriter:
-    """Collects packets. Times are written in whole nanoseconds, as Perfetto counts; same calls give same bytes."""
+    """The packets of one trace. Times are in whole nanoseconds, as Perfetto counts; same calls give same bytes."""
 
     def __init__(self) -> None:
         self._packets: list[bytes] = []

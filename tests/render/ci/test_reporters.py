@@ -49,7 +49,7 @@ def report() -> Report:
 
 @pytest.fixture(scope="module")
 def checks(report: Report) -> list[Checked]:
-    """What a gate can say: within, over, missing and unknown, with and without a baseline, with findings."""
+    """Return all that a gate can say: within, over, missing and unknown, with and without a baseline, with findings."""
     old = api.inspect(str(OLD_OPTIMIZER), target="gb200").report
     save = api.inspect(str(SAVE), target="gb200").report
     baseline = Baseline(Path("baseline.json")).updated([snapshot_of(old, "optimizer"), snapshot_of(report, "save")])
@@ -64,7 +64,7 @@ def checks(report: Report) -> list[Checked]:
 
 
 def hostile(report: Report) -> Report:
-    """A report whose every name wants to be something else."""
+    """Return a report whose names are all markup, commands or line ends of some format."""
     source = SourceInfo(f"/home/x/{HOSTILE}", 7, HOSTILE)
     transfers = tuple(
         dataclasses.replace(t, source=source, reason=HOSTILE, start=HOSTILE, computation=HOSTILE)
@@ -193,7 +193,7 @@ def test_a_file_of_the_project_is_named_from_its_root(report: Report, monkeypatc
 
 
 def commands(text: str) -> list[dict[str, str]]:
-    """The commands in a log, read by the rules of GitHub's runner (ActionCommand.cs): properties and data are
+    """Return the commands in a log, read by the rules of GitHub's runner (ActionCommand.cs): properties and data are
     unescaped after the line is split."""
     found = []
     for line in text.splitlines():

@@ -66,7 +66,7 @@ def written(browser: Any, corpus: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def pages(written: Pages) -> Iterator[Pages]:
-    """The pages; what a test opened is closed behind it."""
+    """Yield the pages, and close what a test opened."""
     yield written
     for context in written.browser.contexts:
         context.close()
@@ -76,7 +76,7 @@ def pages(written: Pages) -> Iterator[Pages]:
 
 
 def check_rows(shown: Shown) -> None:
-    """Every row of the table of transfers holds the numbers of the JSON report."""
+    """Check that every row of the table of transfers holds the numbers of the JSON report."""
     found = {}
     for row in shown.page.locator("#transfer-table tbody").evaluate(
         "body => [...body.rows].map((row) => [row.dataset.transfer, ...[...row.cells].map((cell) => cell.textContent)])"
@@ -94,7 +94,7 @@ def check_rows(shown: Shown) -> None:
 
 
 def check_waits(shown: Shown, stall_ms: float) -> None:
-    """The table of waits adds up to the stall of the step."""
+    """Check that the table of waits adds up to the stall of the step."""
     cells = shown.page.locator("#wait-table tbody tr td:nth-child(4)")
     total = sum(float(value) for value in cells.evaluate_all("cells => cells.map((cell) => cell.dataset.value)"))
     assert total / 1e6 == pytest.approx(stall_ms, rel=1e-3)
@@ -127,7 +127,7 @@ def test_a_page_draws_soon_asks_for_nothing_and_holds_the_numbers_of_the_json_re
 
 
 def click_transfer(shown: Shown, number: int, kinds: tuple[int, ...] = (2, 3)) -> None:
-    """Clicks the middle of a transfer's first copy in the picture."""
+    """Click the middle of a transfer's first copy in the picture."""
     frame, (band, *_) = shown.state("frame()"), shown.state("bands()")
     place = next(p for p in shown.state(f"placesOf(0, {number})") if p["kind"] in kinds)
     row = next(row for row in band["rows"] if row["lane"] == place["lane"])
@@ -140,7 +140,7 @@ def click_transfer(shown: Shown, number: int, kinds: tuple[int, ...] = (2, 3)) -
 
 
 def check_panel(shown: Shown, transfer: dict[str, Any]) -> None:
-    """The panel shows the transfer with the numbers of the JSON report."""
+    """Check that the panel shows the transfer with the numbers of the JSON report."""
     panel = shown.page.locator("#panel")
     text = panel.inner_text()
     assert text.startswith("\u00d7\n" if text.startswith("\u00d7") else f"{transfer['direction']} {transfer['id']}")

@@ -53,7 +53,7 @@ def report(*arguments: str | Path) -> Result:
 
 
 def is_whole_and_alone(text: str) -> Page:
-    """A page that loads nothing, runs nothing but its own script, and whose links lead somewhere."""
+    """Check that a page loads nothing, runs nothing but its own script, and has links that lead somewhere."""
     found = parse_page(text)
     ids = [e.attributes["id"] for e in found.elements if "id" in e.attributes]
     assert len(ids) == len(set(ids))
@@ -137,7 +137,7 @@ def test_the_transfers_of_a_page_are_those_of_the_json_report(scan: api.Inspecti
 
 
 def decoded(band: dict[str, Any], strings: list[str], timeline: Timeline) -> Timeline:
-    """The timeline that a page's script reads."""
+    """Return the timeline that a page's script reads."""
     unit, segments = band["unit_ps"], []
     for raw, own in zip(band["segments"], timeline.segments, strict=True):
         starts, names = summed(raw["starts"]), summed(raw["names"])
@@ -263,7 +263,7 @@ def test_the_memory_curve_reaches_the_peak_of_the_report(scan: api.Inspection) -
 
 
 def test_the_memory_curve_is_the_sum_of_the_buffers_that_live(scan: api.Inspection) -> None:
-    """Each point by brute force: what stands all along, and every temporary with a span around that place."""
+    """Compare each point with brute force: arguments, results, and every temporary with a span around that place."""
     assert scan.memory is not None
     assert scan.prediction is not None
     memory, live = scan.memory, scan.memory.live

@@ -64,7 +64,7 @@ class Read:
 
 
 def read(content: bytes) -> Read:
-    """Follows the packets in order, and checks what Perfetto requires of them."""
+    """Follow the packets in order, and check what Perfetto requires of them."""
     found, tables = Read(), (defaultdict(str), defaultdict(str), defaultdict(str))
     is_open: dict[int, list[Seen]] = defaultdict(list)
     last: dict[int, int] = defaultdict(int)
@@ -379,7 +379,7 @@ def test_a_prediction_and_the_profile_written_from_it_have_the_same_copies_and_w
 
 
 def by_process(seen: Read) -> list[list[Seen]]:
-    """The slices of each process, in the order of the processes."""
+    """Return the slices of each process, in the order of the processes."""
     found: dict[str, list[Seen]] = {}
     for one in seen.slices:
         found.setdefault(one.process, []).append(one)

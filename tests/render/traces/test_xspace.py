@@ -286,7 +286,7 @@ print(json.dumps({"lanes": found, **{name: tool(name) for name in sys.argv[2:]}}
 
 
 def xprof_python() -> str:
-    """A Python that has xprof: the one of HLOINSPECT_XPROF_PYTHON, or this one."""
+    """Return a Python that has xprof: the one of HLOINSPECT_XPROF_PYTHON, or this one."""
     named = os.environ.get("HLOINSPECT_XPROF_PYTHON")
     if not named and importlib.util.find_spec("xprof") is None:
         pytest.skip("no xprof: set HLOINSPECT_XPROF_PYTHON to a Python that has it")
