@@ -57,7 +57,7 @@ def command(
     compared; each side says which it is.
     """
     from hloinspect.gate.config import GatedStep
-    from hloinspect.gate.difference import difference
+    from hloinspect.gate.difference import snapshot_difference
     from hloinspect.gate.gate import name_of, report_of
     from hloinspect.gate.judge import doubt_of
     from hloinspect.gate.snapshot import snapshot_of
@@ -76,7 +76,7 @@ def command(
             doubts.append(doubt_of(report, "stall"))
     finally:
         progress.clear()
-    found = difference(*snapshots)
+    found = snapshot_difference(*snapshots)
     if style == "json":
         from hloinspect.render.data.check_json import diff_to_json
 

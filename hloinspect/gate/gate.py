@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from hloinspect.analyze.answer import answer
 from hloinspect.errors import UsageError
 from hloinspect.gate.blocking import Note, blocking_notes
-from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted, parse_budget
+from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted_rule, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
@@ -90,7 +90,7 @@ class Checked:
                     for result in self.results
                     if result.status == WITHIN
                     and result.budget.metric.startswith(FINDINGS)
-                    and new_count([change], *counted(result.budget.metric))
+                    and new_count([change], *counted_rule(result.budget.metric))
                 ),
             )
             for change in self.difference.findings
@@ -188,9 +188,9 @@ def check_report(
     missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
     changes = None
     if before is not None:
-        from hloinspect.gate.difference import difference
+        from hloinspect.gate.difference import snapshot_difference
 
-        changes = difference(before, now)  # once for all budgets: a baseline may hold many findings
+        changes = snapshot_difference(before, now)  # once for all budgets: a baseline may hold many findings
     results = tuple(check_budget(report, budget, before, now, missing, changes) for budget in budgets)
     return Checked(name, report, results, changes, now)
 

@@ -1,4 +1,4 @@
-"""Runs the rules over a report, and puts what they find in order."""
+"""Engine that runs the rules over a report and sorts their findings."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from hloinspect.rules.rule import (
 )
 
 INFO_SHARE = 0.005
-"""A rule on time whose finding costs less than this share of the step only informs."""
+"""The share of the step below which a finding of a rule on time is information only."""
 
 WARNING_SHARE = 0.05
-"""One that costs less than this share warns at most, and so does one whose verdicts all change within the prediction's
-range."""
+"""The share of the step below which it is at most a warning. So is one whose verdicts all change within the
+prediction's range."""
 
 _LONGEST_LINE = 200
 _LARGEST_SOURCE = 4 << 20
@@ -55,8 +55,8 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
     ),
     AUDIT: (
         lambda e: e.report.audit is not None and e.report.audit.requested_from is not None,
-        "needs what the program asked: the step itself, `hloinspect compile`, STEM.stablehlo beside STEM.hlo, or a "
-        "dump with *before_optimizations.txt",
+        "needs the placements that the program requests: the step itself, `hloinspect compile`, STEM.stablehlo beside "
+        "STEM.hlo, or a dump with *before_optimizations.txt",
     ),
     MEASURED: (lambda e: e.report.step.measured is not None, "needs a trace with whole steps: `hloinspect trace`"),
     TRACE: (lambda e: e.report.trace is not None, "needs a trace: `hloinspect trace`"),
@@ -64,8 +64,7 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
 
 
 def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
-    """The same report with its findings, those that matter most first, and with the rules that could not run or were
-    not asked for."""
+    """Return the report with its findings, the most important first, and with the rules that did not run and why."""
     chosen = choice or Choice()
     findings: list[FindingInfo] = []
     not_run: list[RuleNotRun] = []
@@ -90,13 +89,13 @@ def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
 
 
 def _rank(finding: FindingInfo) -> tuple[int, int, float, str]:
-    """By severity; a step that cannot run in front of wrong results, and those in front of slow ones; then by cost."""
+    """Return the key of a finding: severity first, then the kind (cannot run, wrong results, slow), then its cost."""
     urgency = 0 if finding.code == TOO_LARGE else 1 if finding.code.startswith("HLO3") else 2
     return (SEVERITIES.index(finding.severity), urgency, -(finding.cost_ms or 0.0), finding.code)
 
 
 def missing(rule: Rule, evidence: Evidence) -> str:
-    """What a rule lacks to run, or ""."""
+    """Return what a rule lacks to run, or ""."""
     for need in rule.needs:
         there, reason = _MISSING[need]
         if not there(evidence):
@@ -141,7 +140,7 @@ def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:
 
 
 def _source(evidence: Evidence, computation: str | None, instruction: str | None) -> SourceInfo | None:
-    """The user's line of an instruction that is no transfer."""
+    """Return the user's line of an instruction that is no transfer."""
     if evidence.offload is None or computation is None or instruction is None:
         return None
     from hloinspect.offload.source import read_source
@@ -152,8 +151,10 @@ def _source(evidence: Evidence, computation: str | None, instruction: str | None
 
 
 def source_line(source: SourceInfo) -> str | None:
-    """The text of a line of Python, or None where the file is not there. Other files are not opened: the module names
-    them, and a module may come from anywhere."""
+    """Return the text of a line of Python, or None where the file does not exist.
+
+    Other files are not opened: the module names them, and a module may come from anywhere.
+    """
     path = Path(source.file)
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:

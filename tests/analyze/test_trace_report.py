@@ -1,4 +1,5 @@
-"""``hloinspect trace`` as a user sees it, on synthetic traces of GPUs (no public one of an offload exists)."""
+"""The command ``hloinspect trace`` as a user sees it, on synthetic traces of GPUs (no public one of an offload
+exists)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def trace_of(run: Run, name: str, devices: int = 1, **more: Any) -> Trace:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two devices that wait for their copies."""
+    """Return two devices that wait for their copies."""
     folder = tmp_path_factory.mktemp("slow")
     return write_trace(trace_of(played(UNROLLED, 5, SLOW), UNROLLED, 2), folder / "host.xplane.pb")
 
@@ -72,7 +73,7 @@ def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
-def test_no_line_is_longer_than_asked(report: Report, width: int) -> None:
+def test_no_line_is_longer_than_requested(report: Report, width: int) -> None:
     for line in unstyle(to_text(report, width)).splitlines():
         if width == 100 or not line.startswith((" h2d", " d2h", " transfer", "HLO")):
             assert len(line) <= width, line
@@ -117,7 +118,7 @@ def test_verdicts_follow_the_covered_share(report: Report) -> None:
         assert transfer.verdict == expected
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_path: Path) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(slow: Path, tmp_path: Path) -> None:
     other = write_trace(trace_of(played(SCAN, 3), SCAN), tmp_path / "scan.xplane.pb")
     for device in (*measure_file(slow).devices, *measure_file(other).devices):
         assert device.typical is not None
@@ -133,7 +134,7 @@ def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_
             assert (times.duration_ps, times.cover_ps, times.wait_ps) == (own.duration_ps, own.cover_ps, own.wait_ps)
 
 
-def test_copies_tell_their_rate_alone_and_beside_the_other_direction(tmp_path: Path) -> None:
+def test_copies_have_their_rate_alone_and_beside_the_other_direction(tmp_path: Path) -> None:
     run = played(OPTIMIZER, 3, Speeds(kernel=lambda op: US, d2h=400 * US, h2d=500 * US))
     found = trace(str(write_trace(trace_of(run, OPTIMIZER), tmp_path / "host.xplane.pb")))
     (device,) = found.files[0].devices
@@ -145,7 +146,7 @@ def test_copies_tell_their_rate_alone_and_beside_the_other_direction(tmp_path: P
         assert one.gbps in (one.gbps_alone, one.gbps_together) or one.gbps_alone is one.gbps_together is None
 
 
-def test_an_expected_module_is_known_in_text_and_proto_and_another_is_told(slow: Path, root: Path) -> None:
+def test_an_expected_module_is_known_in_text_and_proto_and_another_is_reported(slow: Path, root: Path) -> None:
     folder = root / "fixtures" / UNROLLED
     for name in ("module.hlo.txt.gz", "module.hlo.pb.gz"):
         found = trace(str(slow), expect=str(folder / name)).report
@@ -160,7 +161,7 @@ def test_an_expected_module_is_known_in_text_and_proto_and_another_is_told(slow:
 
 
 @pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
-def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, version: str) -> None:
+def test_what_is_scheduled_has_one_hash_however_it_is_printed(root: Path, version: str) -> None:
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
@@ -216,7 +217,7 @@ def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("annotated", [True, False])
-def test_without_a_schedule_runs_are_told_by_annotations_or_by_repeats(tmp_path: Path, annotated: bool) -> None:
+def test_without_a_schedule_runs_are_separated_by_annotations_or_by_repeats(tmp_path: Path, annotated: bool) -> None:
     run = played(UNROLLED, 4)
     if not annotated:
         run.annotations = []
@@ -299,7 +300,7 @@ def test_a_link_replaces_the_targets(slow: Path) -> None:
     assert fast.step.measured == lame.step.measured
 
 
-def test_copies_faster_than_the_targets_link_are_told(slow: Path) -> None:
+def test_copies_faster_than_the_targets_link_are_reported(slow: Path) -> None:
     limits = trace(str(slow), target="gb200", link="1GB/s").report.limits
     assert any("d2h copies reach 1.75 GB/s, more than the 1 of gb200" in limit for limit in limits)
     assert not any("copies reach" in limit for limit in trace(str(slow), target="gb200").report.limits)

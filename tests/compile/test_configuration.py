@@ -24,7 +24,7 @@ from hloinspect.compile.child import libraries
 from hloinspect.compile.launch import compile_step, silent_end
 from hloinspect.errors import InputError
 from hloinspect.gate.configured import UNNAMED, configuration_changes
-from hloinspect.gate.difference import difference
+from hloinspect.gate.difference import snapshot_difference
 from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult, Configuration, load_result, manifest_from_json
@@ -179,7 +179,7 @@ def test_a_manifest_of_before_is_read_and_nothing_is_said_of_its_configuration(t
         )
         for each in (None, SAMPLE)
     )
-    assert (difference(was, now).made, difference(now, was).made) == ((), ())
+    assert (snapshot_difference(was, now).made, snapshot_difference(now, was).made) == ((), ())
 
 
 def test_a_configuration_that_is_not_whole_is_refused_by_its_key(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
     assert found.manifest.module_sha256 == fresh.manifest.module_sha256
     assert found.manifest.configuration == fresh.manifest.configuration
     reports = [hloinspect.inspect(str(result.directory), target="gb200").report for result in (plain, found)]
-    assert named in difference(*(snapshot_of(report, "step") for report in reports)).made
+    assert named in snapshot_difference(*(snapshot_of(report, "step") for report in reports)).made
     if "level" not in named or LEVELS_MATTER:
         assert fresh.manifest.module_sha256 != plain.manifest.module_sha256
     if "level" in named and LEVELS_MATTER:
@@ -316,7 +316,7 @@ def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
     assert (fresh.manifest.cached, found.manifest.cached) == (False, True)
     assert plain.manifest.module_sha256 != fresh.manifest.module_sha256 == found.manifest.module_sha256
     snapshots = [snapshot_of(hloinspect.inspect(str(r.directory), target="v5e").report, "step") for r in (plain, found)]
-    assert "LIBTPU_INIT_ARGS: +--xla_tpu_enable_latency_hiding_scheduler=false" in difference(*snapshots).made
+    assert "LIBTPU_INIT_ARGS: +--xla_tpu_enable_latency_hiding_scheduler=false" in snapshot_difference(*snapshots).made
     assert any("LIBTPU_INIT_ARGS of the environment is in effect" in note for note in found.manifest.notes)
 
 

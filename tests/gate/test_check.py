@@ -1,4 +1,4 @@
-"""``hloinspect check``: budgets, exit codes, and that what is unknown never passes."""
+"""The command ``hloinspect check``: budgets, exit codes, and that what is unknown never passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture(scope="module")
 def stalled() -> Report:
-    """A step that waits in both directions."""
+    """Return a step that waits in both directions."""
     return api.inspect(str(OPTIMIZER), target="gb200").report
 
 
@@ -114,7 +114,7 @@ def test_anything_else_is_a_usage_error_of_one_line_with_an_example(text: str) -
     assert "\n" not in said
 
 
-def test_a_wrong_budget_is_told_before_anything_is_read() -> None:
+def test_a_wrong_budget_is_reported_before_anything_is_read() -> None:
     result = run("no/such/file.hlo", "--target", "gb200", "--budget", "stall=2")
     assert result.exit_code == 2
     assert "stall=2%" in result.stderr

@@ -1,4 +1,4 @@
-"""TPU traces played from one of our own compiled modules: what was waited for is known before the trace is read."""
+"""TPU traces played from one of our own compiled modules: the waits are known before the trace is read."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_step_whose_start_is_lost_is_named_and_the_done_still_counts(root: Pat
     assert device.figures["stall_ps"].tolist() == [sum(waits.values()) for waits in run.waits]
 
 
-def test_without_a_module_totals_stand_and_what_is_missing_is_told(root: Path, tmp_path: Path) -> None:
+def test_without_a_module_totals_hold_and_the_gap_is_reported(root: Path, tmp_path: Path) -> None:
     run = played(root, 500, with_module=False)
     path = run.write(tmp_path / "host.xplane.pb")
     device = one(path)

@@ -33,7 +33,7 @@ def test_a_plan_goes_on_when_a_worker_is_killed(tmp_path: Path, root: Path, monk
     monkeypatch.setenv("HLOINSPECT_CACHE", str(tmp_path / "cache"))
 
     def kill() -> None:
-        """Kills the worker that compiles for size 96, once."""
+        """Kill the worker that compiles for size 96, once."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             for mark in tmp_path.glob("96-*.started"):

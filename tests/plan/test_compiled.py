@@ -89,7 +89,7 @@ def plan_of(home: Path, *vary: str, step: str = "train", **more: object) -> Plan
 
 @pytest.fixture(scope="module")
 def grid(home: Path) -> Plan:
-    """Three policies by two sets of flags, and four points that go wrong each in its way."""
+    """Return three policies by two sets of flags, and four points that fail in different ways."""
     return plan_of(
         home,
         "policy=save,remat,offload:hid",
@@ -179,8 +179,8 @@ def test_a_policy_for_a_step_that_has_none_is_an_error(home: Path):
         plan_of(home, "policy=remat", step="without_names")
 
 
-def test_each_offloaded_tensor_is_told_by_compiling_without_it(grid: Plan):
-    """The points without it are those of the other policies, so that nothing more is compiled."""
+def test_each_offloaded_tensor_is_measured_by_compiling_without_it(grid: Plan):
+    """Use the points of the other policies as those without it, so that nothing more is compiled."""
     lines = {line.name: line for line in grid.tensors}
     base = grid.point(grid.tensors_of or 0)
     assert base.settings["policy"] == "offload:hid"
@@ -204,7 +204,7 @@ def test_a_step_without_parameters_has_the_names_of_its_own_policy_replaced(home
     assert remat.d2h_bytes == save.d2h_bytes == 0
     assert remat.recompute_flops
     assert not save.recompute_flops
-    # what is said of a policy is what was compiled: in a step that makes its own, "save" keeps what that one offloads
+    # a policy describes what was compiled: in a step with its own policy, "save" keeps what that one offloads
     assert plan.policies["save"] == "jax.checkpoint_policies.save_only_these_names('hid', 'gate')"
     assert plan.policies["own"].startswith("the step's own policy, which is jax.checkpoint_policies.save_and_offload_")
 
@@ -228,7 +228,7 @@ def test_a_plan_that_was_killed_compiles_only_the_rest(home: Path, root: Path):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    time.sleep(1.0)  # the child ends by itself when its parent is gone
+    time.sleep(1.0)  # the child ends itself when its parent is gone
     had = len(list(cache.glob("step-*")))
     assert had == 1
     plan = make_plan(PlanRequest(sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), cache=cache))

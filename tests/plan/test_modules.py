@@ -87,7 +87,7 @@ def test_a_faster_link_and_another_target_are_judged_from_the_same_modules(of_40
     assert set(fast.verdicts) == {transfer.id for transfer in of_405b.points[0].transfers}
 
 
-def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_is_read_once_for_all_its_points(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = root / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.txt.gz"
     read: list[Path] = []
 
@@ -112,7 +112,7 @@ def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path:
 
 
 def test_what_xla_computes_again_by_itself_is_said_of_a_point(tmp_path: Path):
-    """Names of operations have ``rematted_computation`` where the program asks for it."""
+    """Use names of operations with ``rematted_computation``, which they have where the program requests it."""
     module = HOSTILE_MODULE.replace("fusion.1", "fusion.1.remat2").replace("jit(f)/neg", "rematted_computation/neg")
     for name, text in (("again.hlo", module), ("once.hlo", HOSTILE_MODULE)):
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 
 def point(number: int, time_ms: float, device_gib: float, **more: object) -> Point:
-    """A point that fits into 100 GiB if it needs less."""
+    """Return a point that fits into 100 GiB if it needs less."""
     cases = {"central": time_ms, "fast": 0.9 * time_ms, "slow": 1.2 * time_ms}
     step = StepTime(time_ms, 0.9 * time_ms, 1.2 * time_ms, time_ms, 0.0, time_ms, time_ms, cases)
     memory = MemoryUse(round(device_gib * GIB), 100 * GIB, 80 * GIB, 0, None, 1, "artifacts")
@@ -279,7 +279,7 @@ def test_the_front_is_that_of_the_definition(figures: list[tuple[int, int, bool,
 
 
 def test_a_lost_offload_is_no_good_point_however_fast():
-    points = [point(1, 10, 50), point(2, 5, 20, offload_lost="the offload asked for is gone"), point(3, 1, 200)]
+    points = [point(1, 10, 50), point(2, 5, 20, offload_lost="the requested offload is gone"), point(3, 1, 200)]
     assert front(points) == (1,)
     assert best(points) == points[0]
     assert not points[1].is_good
@@ -293,7 +293,7 @@ def test_a_point_that_is_compiled_wrongly_is_no_good_point():
     assert why_best(None, points[1:]).endswith("0 lose their offload, 1 are compiled wrongly, 0 could not be compiled")
 
 
-def test_points_are_told_apart_scenario_by_scenario_and_not_by_the_ends_of_their_ranges():
+def test_points_are_compared_scenario_by_scenario_and_not_by_the_ends_of_their_ranges():
     slow, fast = point(1, 10, 50), point(2, 9.7, 50)
     assert slow.step is not None
     assert fast.step is not None

@@ -1,4 +1,4 @@
-"""The engine: which rules run, how loud they are, their pages, the configuration, and what the text shows."""
+"""The engine: which rules run, their severities, their pages, the configuration, and what the text shows."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_page_has_its_headings_each_with_text(rule) -> None:  # type: ignore[n
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_committed_page_is_the_docstring(rule) -> None:  # type: ignore[no-untyped-def]
-    """Made anew by: for CODE, hloinspect rules CODE --format markdown -o docs/rules/CODE.md"""
+    """Compare with the page that this makes: for CODE, hloinspect rules CODE --format markdown -o docs/rules/CODE.md"""
     assert (PAGES / f"{rule.code}.md").read_text(encoding="utf-8") == as_markdown(rule)
 
 
 def test_every_rule_is_triggered_and_every_rule_kept_silent_somewhere_in_the_tests() -> None:
     text = "".join(path.read_text() for path in sorted((ROOT / "tests" / "rules").glob("test_*.py")))
     for rule in RULES:
-        if rule.code == "HLO308":  # it speaks where a step is compiled, not over a report
+        if rule.code == "HLO308":  # this runs where a step is compiled, not over a report
             continue
         code = re.escape(rule.code)
         assert re.search(rf'finding\([^"]*(?:"[^"]*"[^"]*)*"{code}"|"{code}" in codes|\{{[^}}]*"{code}"', text), (
@@ -128,7 +128,7 @@ def test_a_rule_that_is_not_chosen_neither_speaks_nor_is_listed_as_not_run() -> 
     assert {rule.code for rule in report.rules_not_run} == {"HLO302", "HLO303", "HLO304", "HLO309", "HLO310"}
 
 
-def test_a_severity_that_was_asked_for_is_used() -> None:
+def test_a_requested_severity_is_used() -> None:
     path = str(fixture("gb200_offload_scan"))
     report = inspect(path, target="gb200", rules=Choice(severity={"HLO105": "error"})).report
     assert finding(report, "HLO105").severity == "error"
@@ -256,7 +256,7 @@ def test_findings_stand_below_the_table_with_cost_advice_and_a_count() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_what_a_finding_tells_is_not_said_twice() -> None:
+def test_what_a_finding_says_is_not_said_twice() -> None:
     text = click.unstyle(to_text(report_of(fixture("h100_offload_scan"), "h100")))
     assert "h2d 2 is partial" not in text
 
@@ -368,7 +368,8 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_known_error_of_a_compiler_is_explained(message: str) -> None:
-    """Texts of XLA's sources, of public reports (failures U14, U15, U22, U16; CUB), and of compilers tried."""
+    """Use texts of XLA's sources, of public reports (failures U14, U15, U22, U16; CUB), and of compilers that were
+    tried."""
     found = explained(CompileError(message, "the rest"))
     assert str(found).startswith(message)
     assert "; HLO308: " in str(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from hloinspect.gate.budget import FINDINGS, LOST, counted
+from hloinspect.gate.budget import FINDINGS, LOST, counted_rule
 from hloinspect.gate.difference import TransferChange
 from hloinspect.gate.findings import WENT, new_count
 from hloinspect.gate.gate import Checked
@@ -78,7 +78,7 @@ def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
 
 def _new_groups(result: BudgetResult, checked: Checked) -> list[FindingGroup]:
     """Return the new findings that a budget counts."""
-    counting = counted(result.budget.metric)
+    counting = counted_rule(result.budget.metric)
     return [new.change.group for new in checked.new if new_count([new.change], *counting)]
 
 

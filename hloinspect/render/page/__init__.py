@@ -21,9 +21,9 @@ def html_page(*answers: Answer) -> str:
         raise UsageError(f"a page shows one input, or two side by side; these are {len(answers)}")
     if len(answers) == 1:
         return build([side_of(answers[0])])
-    from hloinspect.gate.difference import difference
+    from hloinspect.gate.difference import snapshot_difference
     from hloinspect.gate.snapshot import snapshot_of
 
     sides = [side_of(answer, label) for answer, label in zip(answers, "AB", strict=True)]
     snapshots = [snapshot_of(side.report, side.report.input.path) for side in sides]
-    return build(sides, difference(*snapshots))
+    return build(sides, snapshot_difference(*snapshots))

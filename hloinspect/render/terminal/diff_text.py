@@ -7,14 +7,14 @@ import textwrap
 import click
 
 from hloinspect.gate.difference import Difference
-from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, side_text
+from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, snapshot_title
 
 _COLORS = {"gone": "red", "new": "yellow", "changed": "cyan"}
 
 
 def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
     """What differs, the figures first."""
-    lines = [f"A  {side_text(found.before)}", f"B  {side_text(found.after)}"]
+    lines = [f"A  {snapshot_title(found.before)}", f"B  {snapshot_title(found.after)}"]
     rows = [("", "A", "B", "")]
     rows += [
         (c.metric, amount_text(c.before, c.unit), amount_text(c.after, c.unit), percent_text(c))
