@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -19,8 +21,14 @@ def bytes_texts(one: int, other: int) -> tuple[str, str]:
     return (f"{one:,} B", f"{other:,} B") if one != other and texts[0] == texts[1] else texts
 
 
+def listed(items: Sequence[object], most: int) -> str:
+    """Return ``a, b and 3 more``: the first of them, and how many there are besides."""
+    shown = ", ".join(map(str, items[:most]))
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
 def time_text(milliseconds: float) -> str:
-    """Return a time in milliseconds as text with about three digits: ``2.40 ms``, ``1.4 us``, ``3 ns`` or ``14.83
+    """Return a time in milliseconds as text with about three digits: ``2.4 ms``, ``1.4 us``, ``3 ns`` or ``14.83
     s``."""
     if milliseconds >= 10_000:
         return f"{milliseconds / 1e3:.2f} s"

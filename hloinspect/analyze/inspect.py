@@ -27,6 +27,7 @@ from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report
 from hloinspect.report.placements import RequestedOf, audited
 from hloinspect.report.schema import AuditInfo, InputInfo, MemoryInfo, ProgramInfo, Report, RuleLeftOut, Unknown
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import CompileResult
@@ -350,8 +351,7 @@ def _dumped(found: Input, wanted: str | None) -> _Loaded:
     others = other_keys(modules, chosen)
     limits: tuple[str, ...] = ()
     if others and wanted is None:
-        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-        limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
+        limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {listed(others, 6)}",)
     return _Loaded(
         info=InputInfo(str(chosen.module), DUMP, digest_of(chosen.module)),
         module=load_module(chosen.module),
@@ -475,10 +475,7 @@ def _uncounted(offload: Offload) -> Sequence[Unknown]:
         for loop in offload.program.unknown_trip_counts
     ]
     if names := offload.unfollowed:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        reason = (
-            f"{', '.join(names[:3])}{more} talk to the host in a way that is not followed (callback, infeed, compute)"
-        )
+        reason = f"{listed(names, 3)} talk to the host in a way that is not followed (callback, infeed, compute)"
         found.append(Unknown(reason, "judge a step without them, or measure a run", "transfers"))
     return found
 
@@ -489,8 +486,7 @@ def prediction_limits(module: Module, prediction: Prediction | None) -> Sequence
     if prediction is not None:
         limits.append(LIMIT_TPU if module.platform == "tpu" else LIMIT_MODEL)
         if prediction.opaque:
-            more = f" and {len(prediction.opaque) - 6} more" if len(prediction.opaque) > 6 else ""
-            limits.append("priced by their bytes alone: " + ", ".join(prediction.opaque[:6]) + more)
+            limits.append(f"priced by their bytes alone: {listed(prediction.opaque, 6)}")
         if prediction.unsettled:
             limits.append("extrapolated before it settled: loop " + ", ".join(prediction.unsettled[:6]))
     return limits

@@ -35,6 +35,7 @@ from hloinspect.report.schema import (
     TransferInfo,
     Unknown,
 )
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
@@ -257,8 +258,7 @@ def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
 
 
 def _hosts(files: Sequence[MeasuredFile]) -> str:
-    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
-    return ", ".join(file.host for file in files[:2]) + more
+    return listed([file.host for file in files], 2)
 
 
 def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, files: Sequence[MeasuredFile]) -> Report:

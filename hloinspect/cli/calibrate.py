@@ -85,9 +85,9 @@ def _amount(figure_key: str, value: float) -> str:
 
 
 def _text(found: Calibration, columns: int, written: str | None) -> str:
-    import textwrap
-
     from hloinspect.errors import printable as clean
+    from hloinspect.render.terminal.table import Column, Layout, table
+    from hloinspect.render.terminal.wrap import wrapped
 
     device = f" ({clean(found.device)})" if found.device else ""
     hosts = f" on {len(found.traces)} hosts" if len(found.traces) > 1 else ""
@@ -96,25 +96,20 @@ def _text(found: Calibration, columns: int, written: str | None) -> str:
     )
     lines = [click.style(head, bold=True), ""]
     keys = [figure.key for figure in found.figures] + [one.key for one in found.left]
-    margin = max(map(len, keys)) + 2
-
-    def entry(key: str, text: str) -> None:
-        wrapped = textwrap.wrap(clean(text), max(30, columns - margin)) or [""]
-        lines.append(f"{key:<{margin}}{wrapped[0]}")
-        lines.extend(" " * margin + more for more in wrapped[1:])
-
+    shown = (Column(is_left=True, least=max(map(len, keys))), Column(is_left=True, least=30, is_wrapped=True))
+    layout = Layout(indent=0, has_head=False)
+    rows = []
     for figure in found.figures:
         low, high = _amount(figure.key, figure.low), _amount(figure.key, figure.high)
         spread = f" ({low} to {high})" if low != high else ""
-        entry(figure.key, f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}")
+        text = f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}"
+        rows.append((figure.key, clean(text)))
+    lines += table(shown, rows, columns, layout)
     if not found.figures:
         lines.append(click.style("nothing was measured", fg="magenta"))
     lines += ["", f"left to {found.base.name}"] if found.left else []
-    for one in found.left:
-        entry(one.key, one.reason)
-    lines += (
-        ["", *(line for note in found.notes for line in textwrap.wrap(clean(note), columns))] if found.notes else []
-    )
+    lines += table(shown, [(one.key, clean(one.reason)) for one in found.left], columns, layout)
+    lines += ["", *(line for note in found.notes for line in wrapped(clean(note), columns))] if found.notes else []
     if found.figures:
         name = clean(written) if written else "mytarget.toml"
         lines += [

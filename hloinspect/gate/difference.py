@@ -17,11 +17,9 @@ from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import DIRECTIONS, FindingGroup, Snapshot, TransferGroup
 from hloinspect.kinds import ChangeKind, MetricUnit
+from hloinspect.thresholds import UNSEEN_SHARE
 
 _Word = TypeVar("_Word", bound=str)
-
-_SEEN_SHARE = 0.001
-"""The share of the longer step below which a difference of waits does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ class Difference:
 def snapshot_difference(before: Snapshot, after: Snapshot) -> Difference:
     """Return what is different in ``after``."""
     pairs = _matched(before.transfers, after.transfers)
-    noise_ms = _SEEN_SHARE * max(before.step_ms or 0.0, after.step_ms or 0.0)
+    noise_ms = UNSEEN_SHARE * max(before.step_ms or 0.0, after.step_ms or 0.0)
     changes = [change for had, has in pairs if (change := _change(had, has, noise_ms)) is not None]
     order = (WENT, CAME, CHANGED)
     changes.sort(key=lambda c: (order.index(c.kind), -abs(c.cost_ms or 0.0)))  # a stable sort: pairs are sorted already
@@ -182,18 +180,18 @@ def _matched(before: Sequence[TransferGroup], after: Sequence[TransferGroup]) ->
     """Return pairs of a group of each side, or None where a side has none. Several that fit are taken as one."""
     pairs: list[tuple[list[TransferGroup], list[TransferGroup]]] = []
     left, right = list(before), list(after)
-    taken: set[int] = set()
     for key in _KEYS:
+        taken: set[Hashable] = set()
         buckets: dict[Hashable, tuple[list[TransferGroup], list[TransferGroup]]] = {}
         for side, groups in ((0, left), (1, right)):
             for group in groups:
                 if (found := key(group)) is not None:
                     buckets.setdefault(found, ([], []))[side].append(group)
-        for ours, theirs in buckets.values():
+        for found, (ours, theirs) in buckets.items():
             if ours and theirs and _agree(ours, theirs):
                 pairs.append((ours, theirs))
-                taken.update(map(id, (*ours, *theirs)))
-        left, right = ([group for group in groups if id(group) not in taken] for groups in (left, right))
+                taken.add(found)
+        left, right = ([group for group in groups if key(group) not in taken] for groups in (left, right))
         if key is _without_loop:
             left, right = _attached(pairs, left, 0), _attached(pairs, right, 1)
     whole: list[_Pair] = [(_merged(ours), _merged(theirs)) for ours, theirs in pairs]

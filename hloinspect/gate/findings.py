@@ -10,11 +10,12 @@ from typing import Final
 from hloinspect.gate.snapshot import FindingGroup, Subject
 from hloinspect.kinds import ChangeKind
 from hloinspect.rules.rule import SEVERITIES
+from hloinspect.thresholds import SHOWN_NAMES
+from hloinspect.units import listed
 
 WENT: Final = "went"
 CAME: Final = "came"
 CHANGED: Final = "changed"
-_MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,7 @@ def finding_tensors_text(group: FindingGroup) -> str:
     """Return the tensors of a group, by name where they have one: ``hid, bf16[8,128]``. It is "" where there are
     none."""
     named = list(dict.fromkeys(s.name or s.array for s in group.subjects or () if s.name or s.array))
-    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-    return ", ".join(str(name) for name in named[:_MAX_NAMED]) + more
+    return listed(named, SHOWN_NAMES)
 
 
 def _elements(groups: Sequence[FindingGroup]) -> list[_Element]:

@@ -10,6 +10,7 @@ from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, 
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
 from hloinspect.kinds import UNKNOWN, Amount, Basis, BudgetStatus, BudgetUnit, Direction, Verdict
 from hloinspect.report.schema import Report, RuleNotRun
+from hloinspect.thresholds import UNSEEN_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.gate.difference import Difference
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 WITHIN: Final = "within"
 OVER: Final = "over"
 MISSING: Final = "missing"
-
-NOISE_SHARE = 0.001
-"""The least tolerance of a time, as a share of the baseline's step. 5 % of a stall of nothing is nothing, and an
-increase below this share is no visible regression."""
 
 _UNITS: Mapping[Amount, BudgetUnit] = {TIME: "ms", SIZE: "bytes", COUNT: "count"}
 _ROUNDING = 1e-6
@@ -145,7 +142,8 @@ def _allowed(budget: Budget, base: float | None, share: float | None, before: Sn
     assert base is not None
     tolerance = budget.limit if budget.unit != "%" else budget.limit / 100 * base
     if budget.kind == TIME:
-        noise = NOISE_SHARE * (before.step_ms or 0.0) if before is not None and budget.unit == "%" else 0.0
+        # 5 % of a stall of nothing is nothing, and no regression that anyone could see.
+        noise = UNSEEN_SHARE * (before.step_ms or 0.0) if before is not None and budget.unit == "%" else 0.0
         return base + max(tolerance, noise) + _ROUNDING
     return base + tolerance
 

@@ -86,9 +86,8 @@ def _explained(checked: Checked, over: Sequence[Budget]) -> list[str]:
     counting = [budget for budget in over if family_of(budget) == FINDINGS]
     new = [f for f in _new_of(checked) if f.severity != INFO or _is_counted(f, counting)]
     new.sort(key=lambda finding: not _is_counted(finding, counting))
-    known = set(map(id, new))
     limits = [budget for budget in counting if budget.op == ABSOLUTE]
-    others = [f for f in checked.report.findings if id(f) not in known and _is_counted(f, limits)]
+    others = [f for f in checked.report.findings if f not in new and _is_counted(f, limits)]
     left = sum(max(len(found) - MAX_CULPRITS, 0) for found in (new, others))
     shown = [*new[:MAX_CULPRITS], *others[:MAX_CULPRITS]]
     lines = [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in shown]

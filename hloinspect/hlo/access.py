@@ -61,13 +61,13 @@ def accesses(module: Module, computation: Computation, instruction: Instruction)
     if callee is None:
         return _own(module, computation, instruction, shapes)
     callee = module.alike(callee)
-    # The module keeps its instructions, and they keep their shapes. So an id stands for one shape while the module
-    # exists.
-    key = ("accesses", callee.name, id(instruction.shape), *map(id, shapes))
-    found: tuple[Access, ...] | None = module.memo.get(key)
+    keyed = (instruction.shape, *shapes)
+    key = ("accesses", callee.name, *map(id, keyed))  # shapes are many, and hashing what is in them takes long
+    found: tuple[object, tuple[Access, ...]] | None = module.memo.get(key)
     if found is None:
-        found = module.memo[key] = _fused(module, callee, instruction.shape, shapes)
-    return found
+        # The shapes stay with what was found, so that no id of theirs is ever another shape's.
+        found = module.memo[key] = keyed, _fused(module, callee, instruction.shape, shapes)
+    return found[1]
 
 
 def _own(

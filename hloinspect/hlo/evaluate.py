@@ -150,8 +150,7 @@ class _Evaluation:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._work = _work_of(module)
-        self._seen: dict[tuple[str, str, Path, int], int | None] = {}
-        self._kept: list[Arguments] = []  # the keys contain their ids, so they must not be collected
+        self._seen: dict[tuple[str, str, Path, Arguments], int | None] = {}
         self._depth = 0
         self.compares: list[tuple[int, int]] = []
 
@@ -165,7 +164,7 @@ class _Evaluation:
         instruction, path = self._module.resolve(computation, operand)
         if instruction is None:
             return None
-        key = (computation.name, instruction.name, path, id(arguments))
+        key = (computation.name, instruction.name, path, arguments)
         if key not in self._seen:
             self._seen[key] = None  # a cycle has no value
             self._depth += 1
@@ -198,7 +197,6 @@ class _Evaluation:
                 passed = operands[number]
                 return self.value(computation, Operand(passed.name, passed.path + inner_path), arguments)
 
-            self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
         if opcode == "while":
             return self._after_loop(computation, instruction, path, arguments)

@@ -67,6 +67,7 @@ class TextComputation(Computation):
         self.start = start
         self.end = end
         self._cache: dict[int, TextInstruction] = {}
+        self._has_table = False
 
     @property
     def has_percent(self) -> bool:
@@ -94,7 +95,7 @@ class TextComputation(Computation):
 
     @cached_property
     def _size(self) -> int:
-        if "_table" not in self.__dict__:
+        if not self._has_table:
             text, before, end = self.module_text, self.start - 1, self.end
             found = text.count("\n  %", before, end) + text.count("\n  ROOT ", before, end)
             if found == text.count("\n", before, end):
@@ -124,6 +125,7 @@ class TextComputation(Computation):
     @cached_property
     def _table(self) -> _Table:
         """Return where its instructions are, without parsing lines."""
+        self._has_table = True
         text, before, end = self.module_text, self.start - 1, self.end
         offsets: list[int] = []
         names: list[str] = []
@@ -199,12 +201,8 @@ class TextComputation(Computation):
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
-        if (
-            not self.is_entry
-            and "_table" not in self.__dict__
-            and not self.mentions(*(f"{suffix}(" for suffix in suffixes))
-        ):
-            return []  # no table is made for a computation whose instructions are not read
+        if not self.is_entry and not self._has_table and not self.mentions(*(f"{suffix}(" for suffix in suffixes)):
+            return []  # a table of a computation that nobody takes apart is not worth its while
         found = [places for opcode, places in self._table.opcodes.items() if opcode.endswith(suffixes)]
         return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
 

@@ -24,6 +24,8 @@ DMA: Final = "dma"
 KERNEL: Final = "kernel"
 UNKNOWN: Final = "unknown"
 
+_KEEPS_MARKERS = "keeps slice markers"
+
 
 def slice_mechanism(module: Module, start: Instruction) -> Mechanism:
     """Return ``dma`` or ``kernel`` for an async start around a slice, or ``unknown`` where the text has lost the
@@ -83,13 +85,13 @@ def _keeps_markers(module: Module) -> bool:
     Either a slice of the module has the marker, or a fusion shows that the text is of JAX 0.10.2 or later. Texts of
     earlier versions lose the marker of every slice.
     """
-    known = vars(module)
-    if "_keeps_slice_markers" not in known:
-        known["_keeps_slice_markers"] = any(
+    found: bool | None = module.memo.get(_KEEPS_MARKERS)
+    if found is None:
+        found = module.memo[_KEEPS_MARKERS] = any(
             _has_slice_config(computation) or _has_emitter_config(computation)
             for computation in module.computations.values()
         )
-    return bool(known["_keeps_slice_markers"])
+    return found
 
 
 def _has_emitter_config(computation: Computation) -> bool:

@@ -19,7 +19,7 @@ from hloinspect.inputs.manifest import (
 from hloinspect.kinds import UNKNOWN
 from hloinspect.offload.mechanism import KERNEL
 from hloinspect.offload.transfers import Offload
-from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
+from hloinspect.plan.model import Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.link import link_that_hides_gbps
@@ -27,6 +27,7 @@ from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 from hloinspect.units import bytes_texts
 
 _MS = 1e9  # picoseconds
@@ -276,7 +277,7 @@ def _memory(report: Report, target: Target, yardstick: Yardstick) -> MemoryUse:
     return MemoryUse(
         device_bytes=memory.device_bytes,
         device_limit_bytes=int(limit * yardstick.memory_share),
-        scheduler_limit_bytes=int(limit * SCHEDULER_SHARE),
+        scheduler_limit_bytes=int(limit * SCHEDULER_MEMORY_SHARE),
         host_bytes=host.bytes,
         host_limit_bytes=host.limit_bytes,
         host_devices=host.devices,

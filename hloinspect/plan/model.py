@@ -14,10 +14,6 @@ from hloinspect.kinds import Advice, Direction, MemorySource, PlanUnit, SearchEn
 
 SCHEMA: Final = "hloinspect.plan/1"
 
-SCHEDULER_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc,
-GetSchedulerMemoryLimit): beyond it transfers may be serialized."""
-
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:

@@ -15,27 +15,27 @@ class Durations:
     def __init__(self, target: Target, scenario: Scenario) -> None:
         self._target = target
         self._scenario = scenario
-        self._totals: dict[int, float] = {}
-        self._kernels: dict[tuple[int, float], Kernels] = {}
-        self._work: dict[int, list[tuple[float, float]]] = {}
+        self._totals: dict[Run, float] = {}
+        self._kernels: dict[tuple[Run, float], Kernels] = {}
+        self._work: dict[Run, list[tuple[float, float]]] = {}
 
     def total_ps(self, run: Run) -> float:
         """Return the time of a run that has device memory to itself."""
-        time = self._totals.get(id(run))
+        time = self._totals.get(run)
         if time is None:
             time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
-            self._totals[id(run)] = time
+            self._totals[run] = time
         return time
 
     def kernels(self, run: Run, taken: float) -> Kernels:
         """Return the kernels of a run beside host copies that take a share of device memory's bandwidth."""
-        key = (id(run), taken)
+        key = (run, taken)
         found = self._kernels.get(key)
         if found is None:
-            work = self._work.get(id(run))
+            work = self._work.get(run)
             if work is None:
                 work = [self._times(cost) for cost in run.costs]
-                self._work[id(run)] = work
+                self._work[run] = work
             found = self._kernels[key] = kernels_of(work, taken)
         return found
 

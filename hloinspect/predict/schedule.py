@@ -22,9 +22,9 @@ _COPY = re.compile(r"(?:\.(?:\d+|clone|cloned|remat\d*))+$")
 """The text that XLA appends to the name of an instruction that is one of several."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Kernels one after the other on the main stream."""
+    """Kernels one after the other on the main stream. Each is a key of its own, however alike two of them are."""
 
     costs: tuple[Cost, ...]
     first: str

@@ -16,6 +16,7 @@ from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.report.build import BOOKKEEPING, module_info, spelling
 from hloinspect.report.schema import ExpectedInfo, Report
+from hloinspect.units import listed
 
 SAME: Final = "same"
 SAME_TRANSFERS: Final = "same transfers"
@@ -81,8 +82,7 @@ def _moved(wanted: Offload, offload: Offload) -> Sequence[str]:
     for title, rest in (("expected and not run", expected - ran), ("run and not expected", ran - expected)):
         shown = [f"{count} x {d2h} of {size:,} B x{times}" for (d2h, size, times), count in sorted(rest.items())]
         if shown:
-            more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-            found.append(f"transfers {title}: {', '.join(shown[:3])}{more}")
+            found.append(f"transfers {title}: {listed(shown, 3)}")
     return found
 
 

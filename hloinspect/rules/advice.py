@@ -12,11 +12,8 @@ from hloinspect.compile.versions import SCAN_NOT_WITH, SCANS_WRONG_SINCE, SLICES
 from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.facts_flags import PIPELINED_FLAG
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from hloinspect.units import bytes_text
-
-ALLOCATOR_SHARE = 0.75
-"""The largest share of the device's memory that XLA's allocator uses in a process of JAX, with preallocation or
-without, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (openxla/xla: gpu_helpers.cc, CreateBFCAllocator)."""
 
 WITH_MARKER = "give the proto (compiled.runtime_executable().hlo_modules()[0]) or the file of --xla_dump_to"
 """The remedy for a text without the markers of its slices (HLO403)."""

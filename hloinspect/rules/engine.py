@@ -29,13 +29,7 @@ from hloinspect.rules.rule import (
     Found,
     Rule,
 )
-
-INFO_SHARE = 0.005
-"""The share of the step below which a finding of a rule on time is information only."""
-
-WARNING_SHARE = 0.05
-"""The share of the step below which it is at most a warning. So is one whose verdicts all change within the
-prediction's range."""
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 _LONGEST_LINE = 200
 _LARGEST_SOURCE = 4 << 20
@@ -135,7 +129,7 @@ def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:
         return rule.severity
     share = found.cost_ms / step_ms
     sure = not found.transfers or any(evidence.infos[number].robust for number in found.transfers)
-    least: Severity = INFO if share < INFO_SHARE else WARNING if share < WARNING_SHARE or not sure else ERROR
+    least: Severity = INFO if share < INFO_COST_SHARE else WARNING if share < WARNING_COST_SHARE or not sure else ERROR
     return max(rule.severity, least, key=SEVERITIES.index)
 
 

@@ -28,6 +28,7 @@ from hloinspect.rules.facts_loops import (
     work_counts,
 )
 from hloinspect.rules.facts_uses import first_uses, is_stack_of_loop
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from hloinspect.placements.requested import Requested
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
-
-MEMORY_SHARE = 0.8
-"""The share of device memory that XLA's latency-hiding scheduler uses (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit: 80
-% of the device's memory, then the slop factor)."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +278,7 @@ class Facts:
         memory = self.report.memory
         if memory.device_bytes is None or memory.device_limit_bytes is None:
             return False
-        return memory.device_bytes >= MEMORY_SHARE * memory.device_limit_bytes
+        return memory.device_bytes >= SCHEDULER_MEMORY_SHARE * memory.device_limit_bytes
 
     @cached_property
     def by_buffer(self) -> Mapping[object, tuple[tuple[Transfer, ...], tuple[Transfer, ...]]]:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from hloinspect.offload.roundtrips import ARGUMENT
 from hloinspect.offload.transfers import D2H, H2D, Transfer
-from hloinspect.rules.advice import ALLOCATOR_SHARE, allocator_limit_bytes, fits_with, scanning
+from hloinspect.rules.advice import allocator_limit_bytes, fits_with, scanning
 from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import transfers_text, verb, waits
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from hloinspect.units import bytes_text, bytes_texts
 
 LATE_SHARE = 1 / 3

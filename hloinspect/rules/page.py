@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from hloinspect.rules.registry import RULES
 from hloinspect.rules.rule import Rule
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 GROUPS = {"1": "time", "2": "memory", "3": "correctness", "4": "evidence"}
-_CODE_HEADING = "Example"
+CODE_HEADING = "Example"
 
 
 def rule_subject(rule: Rule) -> str:
@@ -23,27 +22,15 @@ def as_record(rule: Rule) -> dict[str, str]:
 
 def as_markdown(rule: Rule) -> str:
     """Return the whole page of one rule."""
-    lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", _facts(rule)]
+    lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", facts_text(rule)]
     for heading, text in rule.sections().items():
         lines += ["", f"## {heading}", ""]
-        lines += ["```text", text, "```"] if heading == _CODE_HEADING else [text]
+        lines += ["```text", text, "```"] if heading == CODE_HEADING else [text]
     return "\n".join(lines) + "\n"
 
 
-def as_text(rule: Rule, width: int) -> str:
-    """Return the page for a terminal."""
-    lines = [f"{rule.code}  {rule.name}", "", *textwrap.wrap(rule.summary, width), *textwrap.wrap(_facts(rule), width)]
-    for heading, text in rule.sections().items():
-        lines += ["", heading]
-        if heading == _CODE_HEADING:
-            lines += textwrap.indent(text, "  ").splitlines()
-        else:
-            plain = text.replace("`", "").replace("**", "")
-            lines += textwrap.wrap(plain, width, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(lines)
-
-
-def _facts(rule: Rule) -> str:
+def facts_text(rule: Rule) -> str:
+    """Return how severe a rule is, what it is about and what it needs."""
     weight = f"{rule.severity}, less where little is lost" if rule.by_cost else rule.severity
     needs = ", ".join(rule.needs) or "nothing"
     return f"Severity: {weight}. About: {rule_subject(rule)}. Needs: {needs}."
@@ -63,11 +50,12 @@ def index_markdown() -> str:
     return "\n".join([*lines, "", *_ABOUT.strip().splitlines(), ""])
 
 
-_ABOUT = """
+_ABOUT = f"""
 HLO1xx are about time, HLO2xx about memory, HLO3xx about correctness, HLO4xx about evidence.
 
 **Severity.** The table has the highest severity of each rule. A rule on time gives a lower one where little is lost: a
-warning below 5 % of the step, information below 0.5 %, and at most a warning where the verdicts of all its transfers
+warning below {100 * WARNING_COST_SHARE:g} % of the step, information below {100 * INFO_COST_SHARE:g} %, \
+and at most a warning where the verdicts of all its transfers
 change within the range of the prediction. Text shows errors and warnings, five at most; `--all` shows the rest.
 
 **Choosing.** Codes, or beginnings of codes (`HLO2`, `ALL`); the longest one that fits decides.

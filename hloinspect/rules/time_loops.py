@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from hloinspect.rules.advice import fits_with, is_right_release, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.facts import MEMORY_SHARE
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
 from hloinspect.rules.words import transfers_text, verb, waits
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 from hloinspect.units import bytes_text, time_text
 
 
@@ -202,7 +202,7 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
     yield Found(
         message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
         f"{verb(numbers, 'it starts', 'they start')}, and the step takes {bytes_text(memory.device_bytes)} of "
-        f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * MEMORY_SHARE:.0f} %"
+        f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * SCHEDULER_MEMORY_SHARE:.0f} %"
         f"{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hloinspect.rules.evidence import Evidence
-from hloinspect.units import bytes_text, time_text
-
-_MAX_NAMED = 4
+from hloinspect.thresholds import SHOWN_NAMES
+from hloinspect.units import bytes_text, listed, time_text
 
 
 def numbered(numbers: Sequence[int]) -> str:
     """Return a text like ``transfer 2`` or ``transfers 3, 4 and 12 more``."""
     if len(numbers) == 1:
         return f"transfer {numbers[0]}"
-    shown = ", ".join(map(str, numbers[:_MAX_NAMED]))
-    more = len(numbers) - _MAX_NAMED
-    return f"transfers {shown} and {more} more" if more > 0 else f"transfers {shown}"
+    return f"transfers {listed(numbers, SHOWN_NAMES)}"
 
 
 def transfers_text(evidence: Evidence, numbers: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ LIMIT = 200_000
 """Most intervals of a step that is written out. In a longer step loops stay folded, those first that save the most."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Window:
     """An interval in the step's time.
 
@@ -54,7 +54,7 @@ class Iteration:
     times: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Node:
     """A fold, or the whole step. The children are numbers of segments, and nodes."""
 
@@ -90,7 +90,7 @@ class Layout:
         self._segments = timeline.segments
         self._root = _tree(timeline)
         self._fold(limit)
-        self._lengths: dict[int, int] = {}
+        self._lengths: dict[_Node, int] = {}
         self.start_ps = timeline.segments[0].start_ps if timeline.segments else 0
         self.end_ps = self.start_ps + self._length(self._root)
 
@@ -123,8 +123,8 @@ class Layout:
                     pending.append(before)
                 if before.end_ps == end:
                     going_on[key] = before
-            kept = {id(window) for window in going_on.values()}
-            while pending and id(pending[0]) not in kept:
+            kept = set(going_on.values())
+            while pending and pending[0] not in kept:
                 yield pending.popleft()
         yield from pending
 
@@ -153,10 +153,9 @@ class Layout:
 
     def _length(self, node: _Node) -> int:
         """Return the length of all iterations of a node, in picoseconds."""
-        key = id(node)
-        if key not in self._lengths:
-            self._lengths[key] = node.iterations * sum(map(self._length_of, node.children))
-        return self._lengths[key]
+        if node not in self._lengths:
+            self._lengths[node] = node.iterations * sum(map(self._length_of, node.children))
+        return self._lengths[node]
 
     def _length_of(self, child: int | _Node) -> int:
         if isinstance(child, _Node):

@@ -18,11 +18,12 @@ from hloinspect.gate.baseline import Baseline
 from hloinspect.gate.budget import DEFAULT_BUDGETS, METRICS, parse_budget
 from hloinspect.gate.explain import amount_texts
 from hloinspect.gate.gate import check_report
-from hloinspect.gate.judge import MISSING, NOISE_SHARE, OVER, WITHIN, amount_of, check_budget
+from hloinspect.gate.judge import MISSING, OVER, WITHIN, amount_of, check_budget
 from hloinspect.gate.snapshot import MemorySnapshot, Snapshot, Split, snapshot_of
 from hloinspect.gate.words import result_text
 from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, RuleNotRun, Unknown
+from hloinspect.thresholds import UNSEEN_SHARE
 from tests.support.gate_samples import FIXTURES
 
 amounts = st.floats(0, 1e6, allow_nan=False)
@@ -122,7 +123,7 @@ def test_a_percentage_over_the_baseline_is_a_limit(
 ) -> None:
     budget = parse_budget(f"stall+{percent}%")
     result = check_budget(report, budget, with_stall(snapshot, base), with_stall(snapshot, now))
-    assert result.limit == pytest.approx(base + max(base * percent / 100, NOISE_SHARE * 100), abs=2e-6)
+    assert result.limit == pytest.approx(base + max(base * percent / 100, UNSEEN_SHARE * 100), abs=2e-6)
     assert result.status == (OVER if now > result.limit else WITHIN)
     assert (result.baseline, result.value, result.unit) == (base, now, "ms")
 

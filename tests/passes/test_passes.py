@@ -96,7 +96,7 @@ def test_texts_in_which_nothing_changed_are_counted_and_only_looked_at_quickly(g
 def test_the_pass_that_deletes_an_offload_stands_on_the_first_screen(dropped: Path) -> None:
     lines = run(dropped).stdout.splitlines()
     assert lines[2:5] == [
-        "asked for    1 to the host (4 KiB), 1 back (4 KiB)",
+        "requested    1 to the host (4 KiB), 1 back (4 KiB)",
         "in the end   nothing: no transfer, nothing in host memory",
         "lost         1 of 1 to the host and 1 of 1 back, by algsimp (text 5)",
     ]
@@ -299,7 +299,7 @@ def test_a_transfer_is_followed_back_to_its_annotation(good: Path) -> None:
         ("before_optimizations", "annotation_d2h", "put"),
     ]
     assert trail["lost"] == ""
-    ending = "It was asked for by put, which is there from the beginning (train.py:41)."
+    ending = "It was requested by put, which is there from the beginning (train.py:41)."
     assert run(good, "--follow", "copy-start.7").stdout.splitlines()[-1] == ending
 
 

@@ -21,14 +21,16 @@ from hloinspect.cli import main
 from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.placements.requested import Requested, count_requested
-from hloinspect.render.terminal.report_text import MAX_FINDINGS, to_text
+from hloinspect.render.terminal.report_text import to_text
+from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.rules.page import as_markdown, as_text, index_markdown
+from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
+from hloinspect.thresholds import SHOWN_FINDINGS
 from tests.support.places import ROOT
 from tests.support.rules_samples import codes, finding, fixture, report_of
 
@@ -88,7 +90,7 @@ def test_the_committed_table_lists_the_rules_and_no_page_is_left_over() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_page_keeps_to_the_terminal(width: int) -> None:
     for rule in RULES:
-        text = as_text(rule, width)
+        text = rule_text(rule, width)
         example = set(rule.sections()["Example"].splitlines())
         assert all(len(line) <= width or line.strip() in example for line in text.splitlines())
 
@@ -268,7 +270,7 @@ def test_five_findings_are_shown_and_all_on_demand() -> None:
     )
     crowded = dataclasses.replace(report, findings=many)
     short, whole = click.unstyle(to_text(crowded)), click.unstyle(to_text(crowded, show_all=True))
-    assert sum(line.startswith("HLO9") for line in short.splitlines()) == MAX_FINDINGS
+    assert sum(line.startswith("HLO9") for line in short.splitlines()) == SHOWN_FINDINGS
     assert "(4 more with --all)" in short
     assert sum(line.startswith("HLO9") for line in whole.splitlines()) == 9
 

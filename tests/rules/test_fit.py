@@ -16,8 +16,8 @@ from hloinspect.render.ci import github
 from hloinspect.render.page import html_page
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.report.schema import Report
-from hloinspect.rules.advice import ALLOCATOR_SHARE
 from hloinspect.rules.memory_host import POOL_BYTES
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from tests.support.rules_samples import codes, finding, fixture, judged, report_of
 
 SCAN = fixture("gb200_offload_scan")

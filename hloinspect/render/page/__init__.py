@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def html_page(*answers: Answer) -> str:
-    """The page of one answer of ``inspect`` or ``trace``, or of two of them side by side, as text.
+    """Return the page of one answer of ``inspect`` or ``trace``, or of two of them side by side, as text.
 
-    A bare Report gives a page without a timeline. Raises UsageError for none, or more than two.
+    A bare Report gives a page without a timeline. Raise UsageError for none, or more than two.
     """
     from hloinspect.errors import UsageError
     from hloinspect.render.page.page import build

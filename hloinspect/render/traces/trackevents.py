@@ -50,7 +50,7 @@ class TraceWriter:
         self._packets.append(_packet(first))
 
     def process(self, name: str) -> int:
-        """A new process; returns its track."""
+        """Make a process, and return its track."""
         self._processes += 1
         process = (
             integer_field(1, self._processes) + string_field(6, printable(name)) + integer_field(3, self._processes)
@@ -58,12 +58,12 @@ class TraceWriter:
         return self._track(message_field(3, process) + integer_field(11, _EXPLICIT))
 
     def track(self, parent: int, name: str, rank: int, description: str = "") -> int:
-        """A new track for slices, the ``rank``-th of its parent's."""
+        """Make a track for slices, the ``rank``-th of its parent's, and return it."""
         more = string_field(14, description) if description else b""
         return self._track(integer_field(5, parent) + string_field(2, printable(name)) + integer_field(12, rank) + more)
 
     def counter(self, parent: int, name: str, rank: int, unit: int, unit_name: str = "", description: str = "") -> int:
-        """A new track for a counter."""
+        """Make a track for a counter, and return it."""
         how = integer_field(3, unit) + (string_field(6, unit_name) if unit_name else b"")
         more = string_field(14, description) if description else b""
         return self._track(
@@ -80,7 +80,7 @@ class TraceWriter:
         return self._tracks
 
     def arguments(self, values: Mapping[str, Value | None]) -> bytes:
-        """The arguments of a slice, as it takes them; those that are None are left out."""
+        """Return the arguments of a slice, encoded; those that are None are left out."""
         found = b""
         for name, value in values.items():
             if value is None:
@@ -96,8 +96,8 @@ class TraceWriter:
         return found
 
     def slices(self, track: int, slices: Sequence[Slice]) -> None:
-        """The slices of a track, sorted by start, of which each lies in the one before or behind it; those without a
-        duration are instants."""
+        """Write the slices of a track, sorted by start, of which each lies in the one before or behind it; those
+        without a duration are instants."""
         is_open: list[int] = []
         for one in slices:
             while is_open and is_open[-1] <= one.start_ps:
@@ -121,7 +121,7 @@ class TraceWriter:
         self._event(at_ps, integer_field(9, _END) + integer_field(11, track))
 
     def values(self, track: int, values: Sequence[tuple[int, Value]]) -> None:
-        """The values of a counter: from each time (picoseconds) on it is so much."""
+        """Write the values of a counter: each holds from its time (picoseconds) on."""
         for at_ps, value in values:
             how = (
                 double_field(44, value)
@@ -137,7 +137,7 @@ class TraceWriter:
         self._packets.append(_packet(head + state + message_field(11, event)))
 
     def _number(self, table: int, value: str) -> int:
-        """The number of a text in a table; a new one goes with the next packet."""
+        """Return the number of a text in a table; a new one is sent with the next packet."""
         key = (table, value)
         found = self._interned.get(key)
         if found is None:
@@ -147,12 +147,12 @@ class TraceWriter:
         return found
 
     def bytes(self) -> bytes:
-        """The trace: the content of a ``.perfetto-trace`` file."""
+        """Return the trace: the content of a ``.perfetto-trace`` file."""
         return b"".join(self._packets)
 
 
 def nanoseconds(ps: int) -> int:
-    """Picoseconds as Perfetto has them; order is kept."""
+    """Return picoseconds as Perfetto has them; order is kept."""
     return max(0, (ps + 500) // 1000)
 
 

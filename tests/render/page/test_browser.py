@@ -24,8 +24,8 @@ from tests.support.html_samples import HOSTILE_MODULE
 pytestmark = pytest.mark.slow
 
 MOST_DRAWING_S = 2.0
-"""Until all of a page is drawn, in processor time of its main thread: time on the wall also tells what else the machine
-had to do."""
+"""Until all of a page is drawn, in processor time of its main thread: time on the wall also counts what else the
+machine had to do."""
 
 
 @dataclass
@@ -287,7 +287,7 @@ def test_zoom_and_pan_by_wheel_buttons_keys_and_drag_keep_to_the_step(pages: Pag
     assert shown.said == []
 
 
-def test_an_opened_loop_shows_all_its_turns_and_the_whole_step_adds_up(pages: Pages) -> None:
+def test_an_opened_loop_shows_all_its_iterations_and_the_whole_step_adds_up(pages: Pages) -> None:
     shown = pages.open("llama405b_nv")
     step_ms = shown.reports[0]["step"]["predicted"]["time_ms"]
     (band,) = shown.state("bands()")
@@ -355,7 +355,7 @@ def test_filters_and_sorting_show_what_the_json_report_has(pages: Pages) -> None
     order = "rows => rows.map((row) => Number(row.dataset.transfer))"
 
     by_wait = sorted(transfers, key=lambda t: -t["predicted"]["wait_ms"])
-    assert rows.evaluate_all(order) == [t["id"] for t in by_wait]  # the worst comes first without asking
+    assert rows.evaluate_all(order) == [t["id"] for t in by_wait]  # the worst comes first
     page.select_option("#filter-verdict", "partial")
     page.select_option("#filter-direction", "h2d")
     expected = [t for t in transfers if t["direction"] == "h2d" and t["verdict"] == "partial"]

@@ -357,7 +357,7 @@ def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> N
     result = report(SMALL, "-o", file)
     assert result.exit_code == 3
     found = is_whole_and_alone(file.read_text(encoding="utf-8"))
-    assert any("could not be told" in e.text for e in found.all("p"))
+    assert any("is not known" in e.text for e in found.all("p"))
     assert any("no target was given" in e.text for e in found.all("p"))
 
 
@@ -393,7 +393,7 @@ def test_a_notebook_shows_an_inspection_as_its_report_and_of_many_transfers_the_
 # ---- the command
 
 
-def test_the_page_goes_where_it_is_told_and_the_command_says_where(
+def test_the_page_is_written_where_it_should_be_and_the_command_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
