@@ -19,7 +19,7 @@ Examples:
   hloinspect calibrate host.xplane.pb --format json | jq .figures
   hloinspect inspect train.py:step --target mytarget.toml
 
-Exit codes: 0 good, 2 wrong use or unreadable input, 3 the trace tells no figure (and nothing is written)."""
+Exit codes: 0 good, 2 wrong use or unreadable input, 3 the trace has no figure (and nothing is written)."""
 
 EXIT_UNKNOWN = 3
 SCHEMA = "hloinspect.calibration/1"
@@ -28,7 +28,7 @@ SCHEMA = "hloinspect.calibration/1"
 @click.command("calibrate", epilog=EPILOG)
 @click.argument("trace", metavar="TRACE")
 @click.option(
-    "--base", metavar="NAME", help="Target for what the trace does not tell. Default: the trace's own device."
+    "--base", metavar="NAME", help="Target for what the trace does not show. Default: the trace's own device."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the target to this TOML file, for --target.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -37,8 +37,8 @@ def command(trace: str, base: str | None, output: str | None, style: str) -> int
 
     TRACE is an .xplane.pb (or .gz), a profile directory (its newest run, all hosts), or a Chrome trace. Measured are
     host copies in each direction alone, the factor with both on, the start-up time of a copy, and matrix products; each
-    figure says how many copies it rests on. What the trace does not tell is left to the base, and said.
-    """
+    figure says how many copies it rests on. What the trace does not show is taken from the base, and the output says
+    so."""
     from hloinspect.calibrate.calibrate import calibrate
 
     progress = Progress()

@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 from hloinspect.decoding import (
     Complete,
@@ -264,20 +263,6 @@ def not_whole(path: Path, fault: Fault, data: object) -> InputError:
         command = " ".join(shlex.quote(printable(str(word))[:_MOST_WORD]) for word in words)
         how = f"; if an older version wrote it, make it anew: `hloinspect compile {command} -o {path.parent}`"
     return InputError(f"{path} is not a whole {SCHEMA}: {fault}{how}")
-
-
-def production_of(request: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the manifest's ``production`` for a request's (compile/production.py), after compiling."""
-    if not request:
-        return asdict(ProductionUse())
-    results, profile = request["autotune_results"], request["pgle"]
-    return {
-        "flags_from": {"path": request["flags_from"], "flags": request["flags"], "left_out": request["left_out"]}
-        if request["flags_from"]
-        else None,
-        "autotune_results": {name: results[name] for name in ("path", "sha256", "missing", "of")} if results else None,
-        "pgle": {name: profile[name] for name in ("path", "sha256", "matched", "of")} if profile else None,
-    }
 
 
 def load_result(directory: Path) -> CompileResult:

@@ -44,7 +44,7 @@ def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | N
     return max(candidates, key=lambda number: (times[number], -number), default=None)
 
 
-def measure_gpu(
+def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is known of its program and its launches)
     name: str,
     found: DeviceEvents,
     program: int,
@@ -268,7 +268,7 @@ def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Wor
 # ---- which steps count
 
 
-def _set_aside(
+def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each an array of its own)
     found: DeviceEvents,
     step: Ints,
     moving: Ints,

@@ -67,7 +67,7 @@ class TypicalStep:
         return Timeline(self.device, "measured", (Segment(1, 0, self.time_ps, intervals),))
 
 
-def typical_step(
+def typical_step(  # noqa: PLR0913  (columns of the same steps, each an array of its own)
     device: str,
     time_ps: Ints,
     clean: NDArray[np.bool_],

@@ -366,7 +366,7 @@ def _host_buffers(offload: Offload) -> list[int]:
     return list(sizes.values())
 
 
-def _item(
+def _item(  # noqa: PLR0913  (where an instruction is, and what else an item may have)
     module: Module,
     computation: Computation,
     instruction: Instruction,

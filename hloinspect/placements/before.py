@@ -77,7 +77,7 @@ class _Reader:
             "hlo", self._graph.requests(), tuple(entry_value for entry_value in entry_values if entry_value is not None)
         )
 
-    def _add(
+    def _add(  # noqa: PLR0913  (the fields of a node, most of them left out by every caller)
         self,
         kind: NodeKind,
         inputs: list[int],

@@ -26,7 +26,7 @@ def _window(text: str, spatial: int) -> dict[str, list[int]]:
     return fields
 
 
-def valid_products(
+def valid_products(  # noqa: PLR0913  (the numbers of one dimension of a window, under XLA's names)
     inputs: int, outputs: int, size: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
     """Count the pairs of an output position and a window position that meet an element of the input in one dimension.

@@ -68,7 +68,7 @@ class Window:
 class Simulator:
     """One run of a schedule on a target under a scenario. ``free`` transfers take no time (for counterfactuals)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (a step, a machine and a scenario; the rest is for counterfactuals)
         self,
         schedule: Schedule,
         target: Target,

@@ -39,7 +39,7 @@ from hloinspect.report.schema import (
 _MS = 1e9  # picoseconds
 
 
-def build_report(
+def build_report(  # noqa: PLR0913  (the parts of a report, each made by another room)
     source: InputInfo,
     offload: Offload,
     program: ProgramInfo,

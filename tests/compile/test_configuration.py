@@ -21,7 +21,8 @@ import hloinspect
 from hloinspect.compile import environment
 from hloinspect.compile.cache import entries
 from hloinspect.compile.child import libraries
-from hloinspect.compile.launch import compile_step, silent_end
+from hloinspect.compile.launch import compile_step
+from hloinspect.compile.process import silent_end
 from hloinspect.errors import InputError
 from hloinspect.gate.configured import UNNAMED, configuration_changes
 from hloinspect.gate.difference import snapshot_difference
@@ -304,7 +305,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra hloinspect[tpu]")
-def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
+def test_libtpus_own_arguments_are_in_effect_kept_separate_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(name: str) -> CompileResult:
@@ -411,7 +412,7 @@ def test_all_of_jaxs_configuration_that_enters_the_options_is_seen(
 
 
 @pytest.mark.slow
-def test_options_are_told_apart_by_type_and_whoever_gave_them(handed: Callable[..., Any]) -> None:
+def test_options_differ_by_type_and_by_who_gave_them(handed: Callable[..., Any]) -> None:
     plain = handed()
     found = [
         handed({"xla_a": "1"}),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hloinspect.compile.child.main import Job, _note_lost_offload
+from hloinspect.compile.child.main import notes_of_lost_offload
 from hloinspect.compile.launch import compile_step
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
@@ -184,7 +184,7 @@ def test_frames_of_hloinspect_are_not_in_the_module(trained: CompileResult) -> N
     assert [Path(file).name for file in files] == ["train.py"]
 
 
-def test_progress_is_told(trained: CompileResult) -> None:
+def test_progress_is_reported(trained: CompileResult) -> None:
     said = json.loads((trained.directory.parent / "progress.json").read_text())
     assert said[0] == "importing jax"
     assert "compiling for 8 x gb200" in said
@@ -375,12 +375,10 @@ HOST_RESULT = 'func.func public @main(%arg0: tensor<4xf32>) -> (tensor<4xf32> {m
         ('{_xla_buffer_placement = "pinned_host"}', "HloModule m\n", ["the"]),
     ],
 )
-def test_what_was_asked_of_the_host_is_held_against_the_module(
+def test_what_was_requested_of_the_host_is_compared_with_the_module(
     stablehlo: str, module: str, expected: list[str]
 ) -> None:
-    job = Job({}, say=print)
-    _note_lost_offload(job, stablehlo, module)
-    assert [note[:3] for note in job.notes] == expected
+    assert [note[:3] for note in notes_of_lost_offload(stablehlo, module)] == expected
 
 
 def test_without_jax_the_error_says_how_to_install_it(steps: Path) -> None:
@@ -397,7 +395,7 @@ def test_without_libtpu_the_error_says_how_to_install_it(steps: Path) -> None:
         compile_step("steps.py:small", load_target("v6e"), out=steps / "out")
 
 
-def test_a_tpu_step_sees_only_the_devices_asked_for(steps: Path) -> None:
+def test_a_tpu_step_sees_only_the_requested_devices(steps: Path) -> None:
     if not _installed("libtpu"):
         pytest.skip("libtpu is not installed")
     (steps / "tpu.py").write_text(
@@ -469,9 +467,9 @@ def test_the_command_fails_in_one_line_and_verbosely_with_the_traceback(steps: P
     assert (quiet.returncode, quiet.stdout) == (2, "")
     assert quiet.stderr.count("\n") == 1
     assert quiet.stderr.startswith("hloinspect: error: ValueError: the batch")
-    loud = _command("steps.py:raises", "--target", "gb200", "-o", "there", "--verbose")
-    assert "Traceback (most recent call last)" in loud.stderr
-    assert loud.stderr.rstrip().endswith(quiet.stderr.rstrip())
+    verbose = _command("steps.py:raises", "--target", "gb200", "-o", "there", "--verbose")
+    assert "Traceback (most recent call last)" in verbose.stderr
+    assert verbose.stderr.rstrip().endswith(quiet.stderr.rstrip())
 
 
 def test_help_shows_examples() -> None:

@@ -14,8 +14,10 @@ import pytest
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.compile.launch import compile_request
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult
+from hloinspect.options import CompileOptions
 from tests.support.json_schemas import faults
 
 pytestmark = [
@@ -198,11 +200,10 @@ def large(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Compi
     known: dict[str, Any] = json.loads((corpus / "maxtext" / "llama405b_nv.json").read_text())
     words = [word for word in known["args"] if not word.startswith("compile_topology")]
     result = compile_request(
-        {"step": "maxtext", "maxtext": words},
+        StepRequest(step="maxtext", maxtext=tuple(words)),
         load_target(known["target"]),
+        CompileOptions(topology=known["topology"], xla_flags=tuple(known["xla_flags"].split())),
         out=tmp_path_factory.mktemp("llama405b"),
-        topology=known["topology"],
-        xla_flags=known["xla_flags"].split(),
     )
     return result, known
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hloinspect.analyze.inspect import inspect
-from hloinspect.compile import launch
 from hloinspect.compile.known_errors import explained
+from hloinspect.compile.process import child_environment
+from hloinspect.compile.protocol import Compilation, CompileOne, StepRequest
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
 from hloinspect.report.schema import AuditEntry, AuditInfo, Report
+from tests.support.matrix_batch import lines_of
 from tests.support.places import ROOT
 
 pytest.importorskip("jax_cuda13_plugin", reason="compiling needs jax and its CUDA plugin")
@@ -43,26 +44,25 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = load_target("gb200")
     layout = choose_topology(target, 1, None)
     requests = [
-        {
-            "step": f"{STEPS}:{step}",
-            "target": target.name,
-            "platform": target.platform,
-            "target_config": target_config_text(target),
-            "devices": layout.devices,
-            "topology": layout.name,
-            "xla_flags": [],
-            "compiler_options": {},
-            "notes": [],
-            "out": str(folder / step),
-        }
+        CompileOne(
+            compilation=Compilation(
+                step=StepRequest(step=f"{STEPS}:{step}"),
+                target=target.name,
+                platform=target.platform,
+                target_config=target_config_text(target),
+                devices=layout.devices,
+                topology=layout.name,
+            ),
+            out=str(folder / step),
+        )
         for step in (*KEPT, *LOST, *REFUSED)
     ]
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "matrix_batch.py")],
-        input=json.dumps(requests),
+        input=lines_of(requests),
         text=True,
         capture_output=True,
-        env={**launch._child_environment("gpu"), "PYTHONPATH": str(ROOT)},
+        env={**child_environment("gpu"), "PYTHONPATH": str(ROOT)},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

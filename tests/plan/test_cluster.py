@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.options import CompileOptions
 from hloinspect.plan.verb import PlanRequest, make_plan
 
 distributed = pytest.importorskip("distributed", reason="needs the extra hloinspect[cluster]")
@@ -52,7 +53,7 @@ def test_a_plan_goes_on_when_a_worker_is_killed(tmp_path: Path, root: Path, monk
                 sources=(f"{tmp_path / 'step.py'}:step",),
                 vary=("size=64,96,crash",),
                 targets=("h100",),
-                cache=tmp_path / "cache",
+                compiling=CompileOptions(cache=tmp_path / "cache"),
                 scheduler=cluster.scheduler_address,
             )
         )

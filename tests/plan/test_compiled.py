@@ -16,6 +16,7 @@ import pytest
 
 from hloinspect.errors import CompileError
 from hloinspect.inputs.manifest import load_result
+from hloinspect.options import CompileOptions
 from hloinspect.plan.model import Plan
 from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.page.point_pages import write_pages_to
@@ -74,14 +75,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan_of(home: Path, *vary: str, step: str = "train", **more: object) -> Plan:
+def plan_of(home: Path, *vary: str, step: str = "train", keep: Path | None = None, **more: object) -> Plan:
     return make_plan(
         PlanRequest(  # type: ignore[arg-type]
             sources=(f"{home / 'step.py'}:{step}",),
             vary=vary,
             targets=("h100",),
             folder=home,
-            cache=home / "cache",
+            compiling=CompileOptions(cache=home / "cache", keep=keep),
             **more,
         )
     )
@@ -231,7 +232,11 @@ def test_a_plan_that_was_killed_compiles_only_the_rest(home: Path, root: Path):
     time.sleep(1.0)  # the child ends itself when its parent is gone
     had = len(list(cache.glob("step-*")))
     assert had == 1
-    plan = make_plan(PlanRequest(sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), cache=cache))
+    plan = make_plan(
+        PlanRequest(
+            sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), compiling=CompileOptions(cache=cache)
+        )
+    )
     assert [point.from_cache for point in plan.points].count(True) == had
     assert plan.compiled == 2 - had
     assert all(point.is_good for point in plan.points)

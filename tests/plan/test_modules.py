@@ -18,6 +18,7 @@ import pytest
 
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
+from hloinspect.options import CompileOptions
 from hloinspect.plan.model import Plan
 from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.data.plan_csv import plan_csv
@@ -30,7 +31,9 @@ from tests.support.json_schemas import faults
 
 def maxtext_plan(corpus: Path, *names: str, **more: object) -> Plan:
     sources = tuple(f"{name}={corpus}/maxtext/llama405b_{file}.hlo.gz" for name, file in (n.split("=") for n in names))
-    return make_plan(PlanRequest(sources=sources, targets=("gb200",), topology="2x16x4", **more))  # type: ignore[arg-type]
+    return make_plan(
+        PlanRequest(sources=sources, targets=("gb200",), compiling=CompileOptions(topology="2x16x4"), **more)
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +98,7 @@ def test_a_module_is_read_once_for_all_its_points(root: Path, tmp_path: Path, mo
         read.append(Path(source))
         return load_module(source)
 
-    monkeypatch.setattr("hloinspect.analyze.inspect.load_module", load_and_count)
+    monkeypatch.setattr("hloinspect.analyze.load.load_module", load_and_count)
     request = PlanRequest(
         sources=(str(path),),
         targets=("gb200", "gb300"),

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.compile.child.policies import changed, described
+from hloinspect.compile.child.policies import changed, named_policy
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
 from hloinspect.plan.axes import KNOWN_FLAGS, Names, flags_of, literal, load_names, parse_axes
@@ -19,9 +20,9 @@ from hloinspect.plan.front import (
     TELLING,
     best,
     front,
+    is_faster_or_slower,
     largest,
     tied_with_best,
-    told_apart,
     why_best,
     with_recomputation,
 )
@@ -31,6 +32,7 @@ from hloinspect.plan.run import Room, remaining_text
 from hloinspect.plan.work import Subject, combinations, parse_point, works_of
 from hloinspect.render.page.plan_html import plan_html
 
+STEP = StepRequest(step="a.py:f")
 GIB = 1 << 30
 
 
@@ -171,7 +173,9 @@ def test_a_policy_is_what_its_changes_made_of_it_however_it_is_written(
     assert {name: policy.outcome_of(name) for name in "abcdef"} == expected
     assert parse_policy(policy.text()) == policy
     saved, offloaded = set(policy.saved), set(policy.offloaded)
-    requested = changed({"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.request())
+    requested = changed(
+        {"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.of_step(STEP)
+    )
     assert (set(requested["names_which_can_be_saved"]), set(requested["names_which_can_be_offloaded"])) == (
         saved,
         offloaded,
@@ -190,12 +194,10 @@ def test_a_steps_own_policy_changes_in_the_named_tensors_only(own: dict[str, str
     for name, outcome in moves:
         policy = policy.with_outcome(name, outcome)
         expected[name] = outcome
-    made = changed(names, policy.request())
+    made = changed(names, policy.of_step(STEP))
     assert made["offload_src"] == "device"
-    assert {k: sorted(v) for k, v in described(made).items()} == {
-        "saved": sorted(name for name, outcome in expected.items() if outcome == "save"),
-        "offloaded": sorted(name for name, outcome in expected.items() if outcome == "offload"),
-    }
+    assert sorted(named_policy(made).saved) == sorted(n for n, outcome in expected.items() if outcome == "save")
+    assert sorted(named_policy(made).offloaded) == sorted(n for n, outcome in expected.items() if outcome == "offload")
 
 
 @pytest.mark.slow
@@ -218,15 +220,16 @@ def test_points_that_differ_in_flags_alone_are_lowered_together():
     for work in works:
         assert [len(cell.xla_flags) for cell in work.cells] == [0, 1]
         assert {cell.settings["target"] for cell in work.cells} == {work.target.name}
-        assert work.wanted["arguments"] == {"batch": int(work.cells[0].settings["batch"])}
-        offloaded = work.wanted["policy"]["offloaded"]
-        assert offloaded == ([] if work.cells[0].settings["policy"] == "remat" else ["a"])
+        assert work.request.arguments == {"batch": int(work.cells[0].settings["batch"])}
+        assert work.request.policy is not None
+        offloaded = work.request.policy.offloaded
+        assert offloaded == (() if work.cells[0].settings["policy"] == "remat" else ("a",))
 
 
 def test_for_maxtext_what_varies_are_its_keys():
     subject = Subject("maxtext base.yml", ("base.yml", "query_proj=offload", "steps=2"))
     (work,) = works_of(subject, [{"query_proj": "remat"}], {"gb200": load_target("gb200")}, {})
-    assert work.wanted["maxtext"] == ["base.yml", "steps=2", "query_proj=remat"]
+    assert work.request.maxtext == ("base.yml", "steps=2", "query_proj=remat")
 
 
 def test_children_are_as_many_as_memory_holds_and_never_none():
@@ -298,10 +301,10 @@ def test_points_are_compared_scenario_by_scenario_and_not_by_the_ends_of_their_r
     assert slow.step is not None
     assert fast.step is not None
     assert fast.step.low_ms < slow.step.low_ms < fast.step.high_ms  # the ranges overlap widely
-    assert told_apart(slow, fast)
+    assert is_faster_or_slower(slow, fast)
     mixed = replace(fast, step=replace(fast.step, cases_ms={**fast.step.cases_ms, "slow": 13.0}))
-    assert not told_apart(slow, mixed)
-    assert not told_apart(slow, point(3, 10 * (1 - TELLING / 2), 50))
+    assert not is_faster_or_slower(slow, mixed)
+    assert not is_faster_or_slower(slow, point(3, 10 * (1 - TELLING / 2), 50))
     assert tied_with_best([slow, fast, replace(mixed, number=3)], slow) == (3,)
 
 

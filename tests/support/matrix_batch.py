@@ -2,32 +2,43 @@
 
     python tests/support/matrix_batch.py < requests.json
 
-Standard input is a list of requests as ``compile_step`` sends them, all for the same target and devices. Each leaves
-its files in the directory that it names, which must not exist. It is used by test_matrix.py. ``compile_step`` itself is
-tested in test_compile_step.py.
+Standard input has requests as ``compile_step`` sends them (compile/protocol.py), a line each, all for the same target
+and devices. Each leaves its files in the directory that it names, which must not exist. ``compile_step`` itself is
+tested in tests/compile/test_step.py.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hloinspect.compile.child import main as child
 from hloinspect.compile.child import message
+from hloinspect.compile.protocol import CompileOne, read_request, send
+
+
+def lines_of(requests: Iterable[CompileOne]) -> str:
+    """Return the standard input of this program for these requests."""
+    stream = io.StringIO()
+    for request in requests:
+        send(request, stream)
+    return stream.getvalue()
 
 
 def main() -> None:
-    requests: list[dict[str, Any]] = json.load(sys.stdin)
+    requests = [read_request(line) for line in sys.stdin]
     _prepare_once()
     for request in requests:
-        out = Path(request["out"])
+        assert isinstance(request, CompileOne)
+        out = Path(request.out)
         out.mkdir(parents=True)
         try:
-            child.compile_job(child.Job(request, say=lambda text: None))
+            child.serve(request, child.Job(request.compilation))
         except Exception as error:
             (out / "error.txt").write_text(traceback.format_exc())
             (out / "message.txt").write_text(message.one_line(error.with_traceback(None)))

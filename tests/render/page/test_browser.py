@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hloinspect.analyze.answer import answer as read_answer
 from hloinspect.render.page import html_page
 from hloinspect.report.json import to_json
 from hloinspect.units import bytes_text, time_text
+from tests.support.answers import answer_of
 from tests.support.browser_pages import CONTRASTS, GOOD_CONTRAST, Shown, show
 from tests.support.html_samples import HOSTILE_MODULE
 
@@ -40,7 +40,7 @@ class Pages:
     def write(self, name: str) -> Path:
         file = self.folder / f"{name}.html"
         if name not in self.written:
-            answers = [read_answer(str(self.corpus / source), **options) for source, options in INPUTS[name]]
+            answers = [answer_of(self.corpus / source, **options) for source, options in INPUTS[name]]
             file.write_text(html_page(*answers), encoding="utf-8")
             self.written[name] = [json.loads(to_json(answer.report)) for answer in answers]
         return file
@@ -455,7 +455,7 @@ def test_in_print_tables_are_whole_and_tools_are_gone(pages: Pages) -> None:
 def test_hostile_names_do_not_run_and_are_shown_as_text(pages: Pages, tmp_path: Path) -> None:
     module = tmp_path / "step.hlo"
     module.write_text(HOSTILE_MODULE, encoding="utf-8")
-    answer = read_answer(str(module), target="gb200")
+    answer = answer_of(module, target="gb200")
     file = tmp_path / "page.html"
     file.write_text(html_page(answer, answer), encoding="utf-8")
     shown = show(pages.browser, file, [json.loads(to_json(answer.report))])

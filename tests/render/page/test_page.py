@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect.analyze import inspect as api
-from hloinspect.analyze.answer import answer as read_answer
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
 from hloinspect.render.page import html_page
@@ -28,6 +27,7 @@ from hloinspect.render.page.memory_curve import memory_curve
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Unknown
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, WAIT, Interval, Segment, Timeline, overlap
+from tests.support.answers import answer_of
 from tests.support.gate_samples import FIXTURES, SMALL
 from tests.support.html_samples import HOSTILE_MODULE, HOSTILE_NAME, Page, column, parse_page, summed
 
@@ -363,9 +363,9 @@ def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> N
 
 def test_a_trace_shows_what_was_measured_beside_what_was_predicted(corpus: Path) -> None:
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
-    alone = read_answer(str(trace))
+    alone = answer_of(trace)
     assert {band["kind"] for band in parse_page(alone.to_html()).data["sides"][0]["bands"]} == {"measured"}
-    answer = read_answer(str(trace), target="v6e", link="50GB/s")
+    answer = answer_of(trace, target="v6e", link="50GB/s")
     found = is_whole_and_alone(answer.to_html())
     kinds = [band["kind"] for band in found.data["sides"][0]["bands"]]
     assert kinds == ["predicted", *["measured"] * 4]
