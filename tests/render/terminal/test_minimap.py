@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import hloinspect
 from hloinspect.analyze.inspect import Inspection
-from hloinspect.cli.console import emit_report
+from hloinspect.cli.console import TextForm, emit_report
 from hloinspect.cli.timelines import predicted_picture
 from hloinspect.render.terminal.measured_text import to_text as measured_text
 from hloinspect.render.terminal.minimap import ASCII_LEVELS, LEVELS, minimap
@@ -183,7 +183,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: i
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
     found = inspected("gb200_offload_scan")
-    emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
+    emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
     assert isinstance(sys.stdout, Terminal)
     return has_picture(sys.stdout.getvalue())
 
@@ -205,7 +205,7 @@ def test_a_pipe_and_a_file_get_no_picture_unless_it_is_asked_for(
     arguments = ("inspect", str(SCAN), "--target", "gb200")
     assert has_picture(hloinspect(*arguments, "--timeline").stdout)
     for requested in (None, True):
-        emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
+        emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
         assert has_picture(capsys.readouterr().out) == bool(requested)
-        emit_report(found.report, "text", str(file), to_text, False, predicted_picture(found), requested)
+        emit_report(found.report, "text", str(file), TextForm(to_text, predicted_picture(found), False, requested))
         assert has_picture(file.read_text(encoding="utf-8")) == bool(requested)
