@@ -67,12 +67,7 @@ _NO_SHARE = frozenset({"step", "bytes", "bytes.d2h", "bytes.h2d"})
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on one metric; ``text`` is as the user wrote it.
-
-    ``op`` is ``=`` (an absolute limit) or ``+`` (an excess over the baseline). ``unit`` is ``ms``, ``bytes``, ``count``
-    or ``%``. A percentage is one of the step's time or of the available memory for ``=``, of the baseline's value for
-    ``+``.
-    """
+    """A limit on one metric (docs/ci.md#budgets)."""
 
     text: str
     """The budget as it was written."""

@@ -24,7 +24,7 @@ _Word = TypeVar("_Word", bound=str)
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A figure on both sides; ``unit`` is ms, bytes or count. It is None where a side does not know it."""
+    """A figure on both sides."""
 
     metric: str
     """Name of the figure."""
@@ -41,11 +41,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class TransferChange:
-    """A difference of one group of transfers.
-
-    ``kind`` is went, came or changed. ``what`` says what changed, a few words each (``lost cover: hidden -> exposed``).
-    ``cost_ms`` is how much longer the step waits for it, None where a side does not know its wait.
-    """
+    """A difference of one group of transfers."""
 
     kind: ChangeKind
     """Whether the group came, went or changed."""
@@ -133,7 +129,7 @@ def place(group: TransferGroup | FindingGroup | None) -> str:
 
 
 def counts_text(counts: Mapping[_Word, int]) -> str:
-    """Return ``hidden``, or ``3 hidden, 1 exposed``."""
+    """Return a text like ``hidden``, or ``3 hidden, 1 exposed``."""
     if len(counts) == 1:
         return next(iter(counts))
     return ", ".join(f"{count} {word}" for word, count in counts.items())

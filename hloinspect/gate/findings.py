@@ -20,19 +20,17 @@ CHANGED: Final = "changed"
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """A difference of findings; ``kind`` is came, went, or changed (the severity).
-
-    Each side has the subjects that it is true of, and their number as ``count``.
-    """
+    """A difference of one group of findings. A side has only the subjects that came, went or changed, and their number
+    as ``count``."""
 
     kind: ChangeKind
     """Whether the findings came, went or changed their severity."""
 
     before: FindingGroup | None
-    """The group on the first side, with only the subjects that came, went or changed."""
+    """The group on the first side."""
 
     after: FindingGroup | None
-    """The group on the second side, with only the subjects that came, went or changed."""
+    """The group on the second side."""
 
     @property
     def group(self) -> FindingGroup:

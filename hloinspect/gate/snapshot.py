@@ -48,8 +48,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How the program was made and what it was judged with; None where that is not known. Hashes are those of the
-    report's ``module``; rates are the host link's in GB/s. ``configuration`` is what else decided the compilation."""
+    """How the program was made and what it was judged with; null where that is not known."""
 
     hloinspect: str
     """Version of hloinspect."""
@@ -87,7 +86,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """Bytes on a device and in its host memory; ``source`` as in the report."""
+    """Memory of one device and of its host."""
 
     device_bytes: Count | None
     """Device memory of arguments, results and temporaries."""
@@ -101,12 +100,8 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TransferGroup:
-    """Transfers that differ in nothing a person would name: all that send the same tensor of the same function.
-
-    ``shape`` is without leading ones. ``file`` is relative to the working directory, else a bare name. ``line`` is for
-    reading and never compared. ``count`` are the instructions, ``runs`` their executions in a step; ``bytes`` of one
-    run; times are a step's over the whole group and None where they were neither predicted nor measured.
-    """
+    """All transfers that send the same tensor of the same function. Times are null where they were neither predicted
+    nor measured."""
 
     direction: Direction
     """To the host or from it."""
@@ -162,8 +157,7 @@ class TransferGroup:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a finding is about: a tensor and the function that moves it. ``array`` is ``bf16[8,128]``, without leading
-    ones. Both are None of a finding about no tensor; ``line`` is for reading and never compared."""
+    """What a finding is about: a tensor and the function that moves it."""
 
     name: str | None
     """Checkpoint name or argument, where known."""
@@ -183,7 +177,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
+    """All findings of one rule and severity in one function."""
 
     code: RuleCode
     """Code of the rule."""
@@ -212,9 +206,7 @@ class FindingGroup:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One step on one target. ``bytes_per_step`` is by direction, ``verdicts`` counts transfers by verdict,
-    ``rules_not_run`` are the codes of rules that lacked evidence. ``origin`` differs for another input of the same name
-    (gate/origin.py), and None in what an older version wrote."""
+    """One step on one target."""
 
     step: str
     """What the baseline calls the step (docs/ci.md#names)."""

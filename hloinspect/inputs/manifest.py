@@ -159,23 +159,18 @@ class ProductionUse:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What decided a compilation besides the program, the flags and the target's name, as text by name.
-
-    ``compile_options`` are the options that JAX handed to XLA and that are not XLA's defaults, less ``xla_flags`` and
-    what hloinspect adds to every compilation. ``compile_options_sha256`` is a hash of all of them, None where this JAX
-    does not show them. ``jax`` is JAX's configuration that the environment or the step's code has set, less what enters
-    the compile options. ``environment`` has the variables of XLA and libtpu, ``libraries`` version and content of the
-    libraries that the compiler is in. Nothing here is a path of the machine.
-    """
+    """What decided a compilation besides the program, the flags and the target's name, as text by name. Nothing here is
+    a path of the machine."""
 
     compile_options: dict[str, str]
-    """Options that JAX hands to XLA and that are not XLA's defaults."""
+    """Options that JAX hands to XLA and that are not XLA's defaults, less ``xla_flags`` and what hloinspect adds to
+    every compilation."""
 
     compile_options_sha256: str | None
     """A hash of all of these options; null where this JAX does not show them."""
 
     jax: dict[str, str]
-    """The rest of JAX's configuration that a variable or the step's code has set."""
+    """JAX's configuration that a variable or the step's code has set, less what is in ``compile_options``."""
 
     environment: dict[str, str]
     """Variables of XLA, libtpu, Triton and JAX."""

@@ -31,10 +31,7 @@ _INSTALL = "install it with: pip install 'hloinspect[maxtext]' (Python 3.12 or n
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The step with its offloaded tensors as ``tensors`` says: offload, remat or save.
-
-    ``compile_s`` is the time in the compiler, ``process_s`` that of the whole child, ``peak_rss_bytes`` its memory.
-    """
+    """The step with one outcome of its offloaded tensors."""
 
     tensors: Tensors
     """What becomes of the offloaded tensors: offloaded as configured, computed again (``remat``), or kept on the device
@@ -58,9 +55,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class MaxTextAnswer:
-    """``settings`` are keys of MaxText's configuration; ``offloaded`` the names whose values go to the host,
-    ``unmatched`` those that the policy offloads and no value of the model has, ``on_device`` those it keeps (of
-    ``remat_policy=custom``). ``variants`` begins with the step as configured."""
+    """The answer of ``hloinspect maxtext``."""
 
     settings: dict[str, Any]
     """Keys of MaxText's configuration."""

@@ -83,11 +83,7 @@ _SPELLED = re.compile(rb"%[\w.\-#]*+")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A placement or move. ``bytes`` are those of one execution.
-
-    ``names`` are its own name and those of its `done` and of the instructions inside it. ``values`` are the arrays from
-    which its data came, the nearest first. ``place`` is ``file:line``.
-    """
+    """A placement or a move."""
 
     kind: ItemKind
     """What it is (``kinds``)."""

@@ -30,7 +30,7 @@ _USE = re.compile(r"%([^\s,()=#]+)")
 
 @dataclass(frozen=True, slots=True)
 class ChangedLine:
-    """A line of a difference. ``sign`` is "-" (only before), "+" (only after) or " " (both)."""
+    """A line of a difference."""
 
     sign: Literal["-", "+", " "]
     """``-`` for a line of the text before, ``+`` for one of the text after, a space for one of both."""

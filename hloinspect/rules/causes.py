@@ -43,7 +43,7 @@ LINK_SHARE = 1.05
 
 
 def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: frozenset[str]) -> Cause | Literal[""]:
-    """Return what one transfer's wait is put down to; "" where it does not wait.
+    """Return the cause of one transfer's wait, or "" where it does not wait.
 
     ``scheduler_off`` says whether XLA's latency-hiding scheduler is off, ``bound`` the directions of the link that
     limit the step.
