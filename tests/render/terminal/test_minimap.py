@@ -181,7 +181,7 @@ class Terminal(io.StringIO):
 def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: int = 80, term: str = "xterm") -> bool:
     """Return whether a report on a terminal has a picture."""
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda *_, **__: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
     found = inspected("gb200_offload_scan")
     emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
