@@ -2,9 +2,9 @@
 
     python benchmarks/accuracy_golden.py MODULE
 
-MODULE is the optimized HLO of the program that openxla/xprof's test trace of four TPU v6e holds (its XSpace carries the
-module). Measured are the medians over the clean steps of TPU:0 in that trace; three numbers of the target come from it
-too: each direction's rate alone, and what is left with both on.
+MODULE is the optimized HLO of the program that openxla/xprof's test trace of four TPU v6e holds (its XSpace has the
+module). The measured figures are medians over the clean steps of TPU:0 in that trace. Three numbers of the target come
+from it too: the rate of each direction alone, and the rest of it with both on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINK = "d2h=29.4GB/s,h2d=28.4GB/s"
 
 
 def golden_rows(module: Path) -> list[tuple[str, float, float]]:
-    """(what, measured, predicted) in milliseconds."""
+    """Return (what, measured, predicted) in milliseconds."""
     offload = find_offload(load_module(module))
     found = predict(offload, with_link(load_target("v6e"), LINK), 4, 8)
     waits = {t.done: found.transfers[t.id].times.wait_ps / 1e9 for t in offload.transfers}

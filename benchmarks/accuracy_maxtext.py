@@ -1,4 +1,4 @@
-"""MaxText's steps for 128 GB200: predicted time with its range, stall, FLOPs, and how long the prediction takes.
+"""MaxText's steps for 128 GB200: predicted time with its range, stall, FLOPs, and the time of the prediction.
 
     python benchmarks/accuracy_maxtext.py DIRECTORY
 
@@ -29,8 +29,8 @@ DEVICES, DOMAIN = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One module: its prediction, its matrix FLOPs a step, the seconds of CPU from file to prediction, and how many of
-    its copies to the host start only when the backward pass has begun."""
+    """One module: its prediction, its matrix FLOPs a step, the seconds of CPU from file to prediction, and the number
+    of its copies to the host that start only when the backward pass has begun."""
 
     name: str
     prediction: Prediction
@@ -40,12 +40,12 @@ class Step:
     late: int
 
     def utilization(self, target: Target) -> float:
-        """Matrix FLOPs a second over the bf16 peak, recomputation included."""
+        """Return the matrix FLOPs a second over the bf16 peak, recomputation included."""
         return self.flops / (self.prediction.step.time_ps / 1e12) / target.peak_flops["bf16"].value
 
 
 def matrix_flops(offload: Offload) -> float:
-    """Matrix FLOPs of a step on one device, loops counted."""
+    """Return the matrix FLOPs of a step on one device, loops counted."""
     executions = offload.program.executions
     return sum(
         cost.matrix_flops * executions[name]
@@ -57,7 +57,7 @@ def matrix_flops(offload: Offload) -> float:
 
 
 def step_of(path: Path, target: Target) -> Step:
-    """Reads and predicts one module."""
+    """Read and predict one module."""
     begin = time.process_time()
     offload = find_offload(load_module(path))
     prediction = predict(offload, target, DEVICES, DOMAIN)
@@ -67,7 +67,7 @@ def step_of(path: Path, target: Target) -> Step:
 
 
 def row_of(step: Step, target: Target) -> tuple[str, ...]:
-    """One line of the table."""
+    """Return one line of the table."""
     found = step.prediction
     ms = 1e9
     return (

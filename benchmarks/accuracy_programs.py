@@ -1,10 +1,10 @@
-"""Published measurements of whole programs, held against programs written to be like them.
+"""Published measurements of whole programs, compared with programs written to be like them.
 
     python benchmarks/accuracy_programs.py [memory] [copies] [pipelining]
 
-compiles benchmarks/accuracy_steps.py without a device (some minutes and 1 GB of memory): the device and host memory
-of scanned layers under four policies (jax-ml/jax issue 23869), a device-to-device copy behind a transpose
-(openxla/xla pull request 46150), and a decoder with and without pipelined host offloading (pull request 32297).
+compiles benchmarks/accuracy_steps.py without a device (some minutes and 1 GB of memory): the device and host memory of
+scanned layers under four policies (jax-ml/jax issue 23869), a device-to-device copy behind a transpose (openxla/xla
+pull request 46150), and a decoder with and without pipelined host offloading (pull request 32297).
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ LAYERS = (
     ("layers_hidden_offloaded", "`hidden` offloaded", 19.75, 16.0),
     ("layers_residual_offloaded", "`residual` offloaded", 20.27, 0.0),
 )
-# openxla/xla pull request 46150: a copy whose window holds only a transpose; hardware and size are not told.
+# openxla/xla pull request 46150: a copy whose window holds only a transpose; hardware and size are not given.
 COPY_EXPOSED_US, COPY_HIDDEN_US = 675.0, 9.0
-# openxla/xla pull request 32297: llama3-8b, fsdp=8, GB200, MLP activations offloaded; length and batch are not told.
+# openxla/xla pull request 32297: llama3-8b, fsdp=8, GB200, MLP activations offloaded; length and batch are not given.
 PIPELINING_GAIN = 0.12
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a compiled step takes on one device, in bytes: device temporaries, all of the device, host."""
+    """The memory of a compiled step on one device, in bytes: device temporaries, all of the device, host."""
 
     temporary: int
     device: int
@@ -59,7 +59,7 @@ class Memory:
 
 
 def memory_of(result: CompileResult) -> Memory:
-    """XLA's own figures of a compiled step."""
+    """Return XLA's own figures of a compiled step."""
     sizes = result.manifest.memory
     device = sum(sizes[f"{part}_size_in_bytes"] for part in ("argument", "temp", "output"))
     return Memory(
@@ -70,7 +70,7 @@ def memory_of(result: CompileResult) -> Memory:
 
 
 def compiled(step: str, target: str, devices: int, flags: tuple[str, ...] = ()) -> tuple[CompileResult, Inspection]:
-    """A step compiled and inspected. The files of the result are gone afterwards."""
+    """Return a step compiled and inspected. The files of the result are gone afterwards."""
     with tempfile.TemporaryDirectory() as scratch:
         keep = Path(scratch) / "step"
         found = inspect(f"{ROOT / STEPS}:{step}", target=target, devices=devices, xla_flags=flags, keep=keep)
@@ -78,7 +78,10 @@ def compiled(step: str, target: str, devices: int, flags: tuple[str, ...] = ()) 
 
 
 def memory_table() -> str:
-    """P8: the four policies, under today's scheduler and without it, as XLA's default was when they were measured."""
+    """Return table P8: the four policies, under today's scheduler and without it.
+
+    XLA's default was to do without it when they were measured.
+    """
     rows = []
     for step, label, device_gib, host_gib in LAYERS:
         row = [label, f"{device_gib} / {host_gib:g}"]
@@ -108,7 +111,7 @@ class SideCopy:
 
 
 def side_copies(found: Inspection, schedule: Schedule) -> list[SideCopy]:
-    """The async copies within device memory of a program, with what stands between start and done."""
+    """Return the async copies within device memory of a program, with the work between start and done."""
     assert found.prediction is not None
     target = found.prediction.target
     case = scenarios(target, 1)[0]
@@ -130,7 +133,8 @@ def side_copies(found: Inspection, schedule: Schedule) -> list[SideCopy]:
 
 
 def exposed_share(target: Target, schedule: Schedule) -> float:
-    """The share of the time of a step's copies within device memory that the step would be shorter by without them."""
+    """Return the share of the time of the copies within device memory by which the step would be shorter without
+    them."""
     case = scenarios(target, 1)[0]
     durations = Durations(target, case)
     without = {
@@ -155,7 +159,7 @@ def exposed_share(target: Target, schedule: Schedule) -> float:
 
 
 def copy_table() -> str:
-    """P12: the share of a device-to-device copy that is left exposed behind a transpose."""
+    """Return table P12: the share of a device-to-device copy that is left exposed behind a transpose."""
     rows = []
     for name in ("h100", "gb200"):
         _, found = compiled("stacked_transpose", name, 1)
@@ -179,7 +183,8 @@ def copy_table() -> str:
 
 
 def pipelining_table() -> str:
-    """P1: the step without and with pipelined host offloading, and with pipelined collectives too, as measured."""
+    """Return table P1: the step without and with pipelined host offloading, and with pipelined collectives too, as
+    measured."""
     rows = []
     for step, attention, barrier in (
         ("llama8b_fused", "cuDNN", "no"),

@@ -1,4 +1,4 @@
-"""Published measurements beside what hloinspect predicts for them. Nothing is compiled: this takes a second.
+"""Published measurements beside the predictions of hloinspect. Nothing is compiled: this takes a second.
 
     python benchmarks/accuracy_published.py
 
@@ -23,7 +23,8 @@ from hloinspect.predict.products import Product
 from hloinspect.predict.scenario import Scenario, scenarios
 
 COPY_BYTES = 512 << 20
-"""nvbandwidth's buffer (its default is 512 MiB; the H800's log used 64 MiB, where start-up takes 1 % more)."""
+"""The size of nvbandwidth's buffer (its default is 512 MiB; the H800's log used 64 MiB, where start-up takes 1 %
+more)."""
 
 MEGATRON = "NVIDIA/Megatron-LM issue 6491, nvbandwidth"
 OCI_GB200 = "oracle-quickstart/oci-gpu-quickstarts, nvidia/GB200/README-GB200.md"
@@ -94,7 +95,7 @@ PRODUCTS = (
     Products("gb200", "f8e4m3fn", 1, (489.2, 2243.6, 2834.6, 2876.6, 2906.9, 2895.6, 1459.5), range_fitted=True),
 )
 DEVICE_COPY_TBPS = (("a100-80g", 1.61, True), ("h200", 4.01, False))
-"""BabelStream's copy, bytes read and written; whether the target's figure was set from it."""
+"""The rate of BabelStream's copy, bytes read and written, and whether the target's figure was set from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ EXCHANGES = (
 
 
 def spread(target: Target, devices: int, figure: Callable[[Scenario], float]) -> tuple[float, float, float]:
-    """A figure under the central scenario, and its least and greatest over all."""
+    """Return a figure under the central scenario, and its least and greatest over all."""
     values = [figure(case) for case in scenarios(target, devices)]
     return values[0], min(values), max(values)
 
@@ -135,7 +136,7 @@ def spread(target: Target, devices: int, figure: Callable[[Scenario], float]) ->
 def copy_rate_gbps(
     target: Target, scenario: Scenario, direction: str, both: bool, size_bytes: int = COPY_BYTES
 ) -> float:
-    """GB/s of copies in a direction, one after the other, the other direction idle or always busy."""
+    """Return the GB/s of copies in a direction, one after the other, the other direction idle or always busy."""
     assert target.link is not None
     link = Link(rates_of(target.link, scenario), lambda served: None)
     ticket = 0
@@ -147,7 +148,7 @@ def copy_rate_gbps(
 
 
 def copy_rows() -> list[Row]:
-    """Host copies, GB/s."""
+    """Return the rows of host copies, in GB/s."""
     rows = []
     for item in COPIES:
         target = load_target(item.target)
@@ -165,7 +166,7 @@ def copy_rows() -> list[Row]:
 
 
 def product_rows() -> list[Row]:
-    """Matrix products, TFLOP/s. Results are taken as bf16."""
+    """Return the rows of matrix products, in TFLOP/s. Results are taken as bf16."""
     rows = []
     for item in PRODUCTS:
         target = load_target(item.target)
@@ -183,7 +184,7 @@ def product_rows() -> list[Row]:
 
 
 def device_copy_rows() -> list[Row]:
-    """A copy within device memory, TB/s read and written."""
+    """Return the rows of a copy within device memory, in TB/s read and written."""
     rows = []
     for name, measured, fitted in DEVICE_COPY_TBPS:
         target = load_target(name)
@@ -197,7 +198,7 @@ def device_copy_rows() -> list[Row]:
 
 
 def exchange_rows() -> list[Row]:
-    """Collectives, milliseconds."""
+    """Return the rows of collectives, in milliseconds."""
     rows = []
     for item in EXCHANGES:
         target = load_target(item.target)
@@ -213,7 +214,7 @@ def exchange_rows() -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How far off the predictions are that were not fitted."""
+    """Return the errors of those predictions that were not fitted."""
     held_out = [row for row in rows if not row.fitted]
     least, _, middle, _, most = five_numbers([row.ratio for row in held_out])
     free = [row for row in held_out if not row.range_fitted]

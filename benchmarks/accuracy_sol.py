@@ -41,7 +41,7 @@ class Product:
     """One matrix product: XLA's estimate and ours (central, lowest, highest), in microseconds, and what bounds ours.
 
     ``form`` is ``matrices`` for a bf16 product of two matrices, the one form that XLA has measured tables for; else
-    ``batched``, ``f32 result`` (split along the contracted side, or so asked for) or the operands' type.
+    ``batched``, ``f32 result`` (split along the contracted side, or requested so) or the operands' type.
     """
 
     name: str
@@ -55,24 +55,25 @@ class Product:
 
     @property
     def ratio(self) -> float:
-        """Ours over XLA's."""
+        """Return our time over XLA's."""
         return self.ours_us / self.sol_us
 
     @property
     def inside(self) -> bool:
-        """Whether XLA's estimate lies within our range."""
+        """Return whether XLA's estimate lies within our range."""
         return self.low_us <= self.sol_us <= self.high_us
 
 
 def sol_us(instruction: Instruction) -> float | None:
-    """Microseconds of the entry named "sol" in an instruction's backend_config; None where there is none."""
+    """Return the microseconds of the entry named "sol" in an instruction's backend_config, or None where there is
+    none."""
     entries = instruction.backend_config.get("reification_cost", ())
     times = [entry.get("exec_time_us") for entry in entries if isinstance(entry, dict) and entry.get("name") == "sol"]
     return float(times[0]) if times and times[0] else None
 
 
 def form_of(result: Shape, dtype: str) -> str:
-    """What XLA's tables make of a product of ``dtype`` operands: see :class:`Product`."""
+    """Return the form of a product of ``dtype`` operands in XLA's tables: see :class:`Product`."""
     if dtype != "bf16":
         return dtype
     if result.dtype != "bf16":
@@ -81,9 +82,9 @@ def form_of(result: Shape, dtype: str) -> str:
 
 
 def products(module: Module, target: Target) -> Iterator[Product]:
-    """Every matrix product of a module that XLA has a speed-of-light estimate for.
+    """Yield every matrix product of a module that XLA has a speed-of-light estimate for.
 
-    Other fusions carry an entry "sol" too, but only a placeholder of 0.001 or 0.01 us.
+    Other fusions have an entry "sol" too, but only a placeholder of 0.001 or 0.01 us.
     """
     cases = scenarios(target, 1)
     for computation in module.computations.values():
@@ -101,7 +102,7 @@ def products(module: Module, target: Target) -> Iterator[Product]:
 
 
 def by_size(found: Sequence[Product]) -> str:
-    """Ours over XLA's: bf16 products of two matrices by size, the other forms each as a whole."""
+    """Return our times over XLA's: bf16 products of two matrices by size, the other forms each as a whole."""
     plain = [p for p in found if p.form == "matrices"]
     groups = [(label, [p for p in plain if low <= p.cost.matrix_flops < high]) for low, high, label in SIZES]
     forms = sorted({p.form for p in found} - {"matrices"})
@@ -116,7 +117,7 @@ def by_size(found: Sequence[Product]) -> str:
 
 
 def outliers(found: Iterable[Product], count: int = 10) -> str:
-    """Those furthest from 1 in either direction."""
+    """Return those furthest from 1 in either direction."""
     worst = sorted(found, key=lambda p: -max(p.ratio, 1 / p.ratio))[:count]
     rows = (
         (
@@ -134,7 +135,7 @@ def outliers(found: Iterable[Product], count: int = 10) -> str:
 
 
 def compiled(step: str, target: Target, out: Path, flags: Sequence[str]) -> CompileResult:
-    """A step of this checkout, compiled."""
+    """Return a step of this checkout, compiled."""
     return compile_step(str(ROOT / step), target, out=out, xla_flags=flags)
 
 

@@ -39,7 +39,7 @@ BATCHED = ((256, 2048, 128, 2048), (256, 2048, 2048, 128), (64, 4096, 128, 4096)
 
 
 def products() -> jax.stages.Lowered:
-    """Independent products ``[m, k] x [k, n]`` in bf16, and a few in other types, in one module."""
+    """Multiply ``[m, k] x [k, n]`` in bf16, and a few in other types: independent products in one module."""
     pairs = [((n, n), (n, n), "bfloat16") for n in SQUARES]
     pairs += [((m, k), (k, n), "bfloat16") for k, n in LAYERS for m in TOKENS]
     pairs += [((b, m, k), (b, k, n), "bfloat16") for b, m, k, n in BATCHED]
@@ -95,22 +95,22 @@ def _layers(saved: Sequence[str], offloaded: Sequence[str]) -> jax.stages.Lowere
 
 
 def layers_nothing() -> jax.stages.Lowered:
-    """Nothing is kept but each layer's input."""
+    """Keep nothing but each layer's input."""
     return _layers([], [])
 
 
 def layers_hidden_saved() -> jax.stages.Lowered:
-    """``hidden`` stays in device memory."""
+    """Keep ``hidden`` in device memory."""
     return _layers(["hidden"], [])
 
 
 def layers_hidden_offloaded() -> jax.stages.Lowered:
-    """``hidden`` goes to pinned host memory."""
+    """Send ``hidden`` to pinned host memory."""
     return _layers([], ["hidden"])
 
 
 def layers_residual_offloaded() -> jax.stages.Lowered:
-    """``residual`` names a layer's result, which no layer's backward pass needs: the policy has nothing to offload."""
+    """Name a layer's result ``residual``, which no layer's backward pass needs: the policy has nothing to offload."""
     return _layers([], ["residual"])
 
 
@@ -120,7 +120,7 @@ ROWS = 16384
 
 
 def stacked_transpose() -> jax.stages.Lowered:
-    """A product is stacked (an async copy within device memory) while the only other work is a transpose of it."""
+    """Stack a product (an async copy within device memory) while the only other work is a transpose of it."""
     square = jax.ShapeDtypeStruct((ROWS, ROWS), jnp.bfloat16)
 
     def body(w: jax.Array, x: jax.Array, _: None) -> tuple[jax.Array, jax.Array]:
@@ -136,11 +136,12 @@ def stacked_transpose() -> jax.stages.Lowered:
 
 
 LLAMA8B = dense.Shapes(layers=32, batch=16, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
-"""llama3-8b's depth, width and vocabulary; one up projection of the same size as its two; two sequences a device."""
+"""The depth, width and vocabulary of llama3-8b; one up projection of the same size as its two; two sequences a
+device."""
 
 
 def _fused_layer(x: jax.Array, w: dense.Params, heads: int) -> jax.Array:
-    """dense.layer with cuDNN's attention, which keeps no scores."""
+    """Return dense.layer with cuDNN's attention, which keeps no scores."""
     batch, seq, dim = x.shape
     qkv = checkpoint_name(dense.rms_norm(x, w["norm1"]) @ w["qkv"], "qkv")
     q, k, v = (part.reshape(batch, seq, heads, dim // heads) for part in jnp.split(qkv, 3, -1))
@@ -149,8 +150,8 @@ def _fused_layer(x: jax.Array, w: dense.Params, heads: int) -> jax.Array:
     return x + dense.mlp(dense.rms_norm(x, w["norm2"]), w)
 
 
-def _without_asking_for_cudnn() -> contextlib.ExitStack:
-    """JAX asks the GPU for its cuDNN and its compute capability before it makes the call; here there is none."""
+def _without_queries_for_cudnn() -> contextlib.ExitStack:
+    """Replace the questions of JAX for the GPU's cuDNN and its compute capability: here there is no GPU."""
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     answers = {
@@ -209,22 +210,22 @@ def _fsdp(
 
 
 def llama8b_offload() -> jax.stages.Lowered:
-    """The MLP's activation goes to the host. Attention is plain, with as many key as query heads."""
+    """Send the MLP's activation to the host. Attention is plain, with as many key as query heads."""
     return _fsdp(dense.offload_policy(), prevent_cse=False)  # as MaxText has it for scanned layers
 
 
 def llama8b_offload_barrier() -> jax.stages.Lowered:
-    """The same with JAX's default: a barrier holds each backward layer until all its residuals are back."""
+    """Use JAX's default: a barrier holds each backward layer until all its residuals are back."""
     return _fsdp(dense.offload_policy(), prevent_cse=True)
 
 
 def llama8b_fused() -> jax.stages.Lowered:
-    """The same as llama8b_offload with cuDNN's attention."""
-    with _without_asking_for_cudnn():
+    """Use cuDNN's attention in llama8b_offload."""
+    with _without_queries_for_cudnn():
         return _fsdp(dense.offload_policy(), prevent_cse=False, layer_of=_fused_layer)
 
 
 def llama8b_fused_barrier() -> jax.stages.Lowered:
-    """The same as llama8b_offload_barrier with cuDNN's attention."""
-    with _without_asking_for_cudnn():
+    """Use cuDNN's attention in llama8b_offload_barrier."""
+    with _without_queries_for_cudnn():
         return _fsdp(dense.offload_policy(), prevent_cse=True, layer_of=_fused_layer)

@@ -1,4 +1,4 @@
-"""What the accuracy scripts share: a row of a comparison, quartiles, and Markdown tables."""
+"""Common parts of the accuracy scripts: a row of a comparison, quartiles, and Markdown tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Row:
     """A measured figure beside the predicted one, both in ``unit``.
 
     ``low`` and ``high`` span the scenarios. ``fitted`` is true where the target's figure was set from this very
-    measurement, so that the row shows that the model can hold it, and no more. ``range_fitted`` is true where an end of
-    the range was: the central figure is held out, but that the range holds the measurement says nothing.
+    measurement: then the row only shows that the model can reach it. ``range_fitted`` is true where an end of the range
+    was: then the central figure is independent, but that the range contains the measurement says nothing.
     """
 
     what: str
@@ -35,35 +35,35 @@ class Row:
 
     @property
     def mark(self) -> str:
-        """What a reader must know of the row."""
+        """Return what a reader must know of the row."""
         if self.fitted:
             return "fitted"
         return "range fitted" if self.range_fitted else "" if self.inside else "outside the range"
 
     @property
     def ratio(self) -> float:
-        """Predicted over measured."""
+        """Return the predicted figure over the measured one."""
         return self.predicted / self.measured
 
     @property
     def inside(self) -> bool:
-        """Whether the measured figure lies within the predicted range."""
+        """Return whether the measured figure lies within the predicted range."""
         return self.low <= self.measured <= self.high
 
 
 def number(value: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Return a number with three significant digits, without an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def comparison(rows: Iterable[Row]) -> str:
-    """Measured beside predicted, as Markdown."""
+    """Return the measured figures beside the predicted ones, as Markdown."""
     header = ("what", "measured", "predicted", "range", "predicted / measured", "")
     return markdown(
         header,
@@ -82,7 +82,7 @@ def comparison(rows: Iterable[Row]) -> str:
 
 
 def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, float]:
-    """Minimum, quartiles and maximum; of one value five times that. Raises ValueError for none."""
+    """Return minimum, quartiles and maximum; of one value five times that. Raises ValueError for none."""
     if not values:
         raise ValueError("no values")
     if len(values) == 1:
@@ -92,5 +92,5 @@ def five_numbers(values: Sequence[float]) -> tuple[float, float, float, float, f
 
 
 def versions(*more: str) -> str:
-    """One line that says what a table was made with."""
+    """Return one line with the versions that a table was made with."""
     return ", ".join([f"hloinspect {__version__}", f"Python {platform.python_version()}", *more])

@@ -1,6 +1,6 @@
 """Speed of reading: text to transfers, the whole inspection, and jaxlib's parser on the same text in the same run.
 
-    python benchmarks/bench_reading.py FILE...            a table in Markdown, best of several turns on one core
+    python benchmarks/bench_reading.py FILE...            a table in Markdown, best of several iterations on one core
     python benchmarks/bench_reading.py --processes FILE   the whole command as a process: seconds and peak memory
 
 Times are processor seconds, since other programs share the machine.
@@ -28,13 +28,13 @@ UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\
 
 
 def read(path: Path) -> str:
-    """The text of a module, unpacked."""
+    """Return the text of a module, unpacked."""
     data = path.read_bytes()
     return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
 
 
 def best(work: Callable[[], object], iterations: int = ITERATIONS) -> float:
-    """The least processor time that ``work`` took, in seconds."""
+    """Return the least processor time that ``work`` took, in seconds."""
     times = []
     for _ in range(iterations):
         started = time.process_time()
@@ -44,7 +44,7 @@ def best(work: Callable[[], object], iterations: int = ITERATIONS) -> float:
 
 
 def jaxlib_parser() -> Callable[[str], object] | None:
-    """jaxlib's own text parser, where it is installed."""
+    """Return jaxlib's own text parser, where it is installed."""
     try:
         from jaxlib import _hlo
     except ImportError:
@@ -58,7 +58,7 @@ def rate(size_bytes: int, seconds: float) -> str:
 
 
 def table(paths: list[Path]) -> list[str]:
-    """One row a file."""
+    """Return one row for each file."""
     parse = jaxlib_parser()
     rows = [
         "| file | text | transfers | text to transfers | | jaxlib parses | |",
@@ -85,7 +85,7 @@ def table(paths: list[Path]) -> list[str]:
 
 
 def processes(paths: list[Path], target: str) -> list[str]:
-    """Listing the transfers and the full inspection as whole processes."""
+    """Return rows that list the transfers and inspect fully, as whole processes."""
     rows = ["| file | command | user + system s | peak MB |", "|---|---|---|---|"]
     for path in paths:
         for what, more in (("list the transfers", []), ("inspect", ["--target", target])):
@@ -95,7 +95,7 @@ def processes(paths: list[Path], target: str) -> list[str]:
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Least processor seconds of three runs of a command, and its peak memory in bytes."""
+    """Return the least processor seconds of three runs of a command, and its peak memory in bytes."""
     times, peak = [], 0.0
     for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -10,10 +10,9 @@ The trace is that of big_trace.py: one of our own compiled steps on eight GPUs. 
     xprof overview_page     its first page
     ProfileData, read       no answer: name, start, duration and every statistic of every event, in Python
 
-``--xprof`` is a Python with xprof (pip install xprof); the default is this one. Each run is a process of its own,
-import
-included, bound to one core, on a fresh copy (xprof leaves caches beside a trace and would read them the next time).
-CPU time is user and system of the process; the smallest of the runs counts, as other work on the machine only adds.
+``--xprof`` is a Python with xprof (pip install xprof); the default is this one. Each run is a separate process, import
+included, bound to one core, on a fresh copy (xprof leaves caches beside a trace and would read them the next time). CPU
+time is user and system of the process; the smallest of the runs counts, as other work on the machine only adds.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ print(events, stats)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one process took."""
+    """The CPU time, wall time and memory of one process."""
 
     cpu_s: float
     wall_s: float
@@ -64,7 +63,7 @@ class Cost:
 
 
 def commands(xprof: str) -> dict[str, list[str]]:
-    """Each contestant's command; the trace's path follows."""
+    """Return the command of each contestant; the trace's path follows."""
     return {
         "hloinspect trace": [sys.executable, "-m", "hloinspect", "trace", "--format", "json", "-o", os.devnull],
         "xprof kernel_stats": [xprof, "-c", f"TOOL = 'kernel_stats'{XPROF}"],
@@ -74,11 +73,11 @@ def commands(xprof: str) -> dict[str, list[str]]:
 
 
 def run(command: list[str], trace: Path) -> Cost:
-    """Runs it on a copy of the trace in a folder of its own."""
+    """Run a command on a copy of the trace in a separate folder."""
     with tempfile.TemporaryDirectory(dir=trace.parent) as folder:
         copy = Path(folder) / "host.xplane.pb"
         shutil.copyfile(trace, copy)
-        copy.read_bytes()  # so that none pays for the disk
+        copy.read_bytes()  # so that no run includes reading from disk
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
         begin = time.perf_counter()
         core = min(os.sched_getaffinity(0))
@@ -100,13 +99,13 @@ def run(command: list[str], trace: Path) -> Cost:
 
 
 def best(command: list[str], trace: Path, runs: int) -> Cost:
-    """The run with the least CPU time."""
+    """Return the run with the least CPU time."""
     costs = [run(command, trace) for _ in range(runs)]
     return min(costs, key=lambda cost: (bool(cost.error), cost.cpu_s))
 
 
 def write(folder: Path, events: int, host: bool) -> tuple[Path, int]:
-    """The trace, by a process of its own: a child's peak memory begins at its parent's."""
+    """Write the trace in a separate process: a child's peak memory begins at its parent's."""
     path = folder / f"{events}.xplane.pb"
     command = [sys.executable, str(ROOT / "benchmarks" / "big_trace.py"), str(path), str(events)]
     done = subprocess.run(command + ["--host"] * host, check=True, capture_output=True, text=True)
@@ -114,7 +113,7 @@ def write(folder: Path, events: int, host: bool) -> tuple[Path, int]:
 
 
 def compare(trace: Path, runs: int, xprof: str) -> None:
-    """The table of all contestants on one trace."""
+    """Print the table of all contestants on one trace."""
     print("| what | CPU seconds | seconds | peak memory, MB |")
     print("|---|---|---|---|")
     for name, command in commands(xprof).items():
@@ -128,7 +127,7 @@ def compare(trace: Path, runs: int, xprof: str) -> None:
 
 
 def linear(folder: Path, sizes: list[int], host: bool, runs: int) -> None:
-    """The table of hloinspect alone over sizes."""
+    """Print the table of hloinspect alone over sizes."""
     print("| events | MB | CPU seconds | seconds | peak memory, MB | CPU us an event |")
     print("|---|---|---|---|---|---|")
     for size in sizes:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Times hloinspect's reading of a trace against jax.profiler.ProfileData, on a synthetic trace, in the same run.
+"""Times of hloinspect's reading of a trace against jax.profiler.ProfileData, on a synthetic trace, in the same run.
 
 usage: python benchmarks/bench_xplane.py [EVENTS]      (default: 2,000,000 events; jax must be installed for its column)
 
 The trace has eight GPU planes with a compute stream and two copy streams each, and the statistics that JAX writes on an
-NVIDIA GPU: eleven a kernel, seven a copy. Each reader runs in a process of its own, so that peak memory is its own, and
-does the same work: name, start and end of every event, and two statistics of it (hlo_op, correlation_id).
+NVIDIA GPU: eleven for each kernel, seven for each copy. Each reader runs in a separate process, so that its peak memory
+is measured, and does the same work: name, start and end of every event, and two statistics of it (hlo_op,
+correlation_id).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STATS = (
 
 
 def write_trace(path: Path, events: int) -> None:
-    """Writes a synthetic XSpace: every tenth event is a copy."""
+    """Write a synthetic XSpace: every tenth event is a copy."""
     from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     with path.open("wb") as file:
@@ -99,7 +100,7 @@ def _add_event(event: object, number: int, is_copy: bool, ids: dict[str, int]) -
 
 
 def read_hloinspect(path: str) -> dict[str, int]:
-    """Columns of every line."""
+    """Read the columns of every line."""
     from hloinspect.profiles.xplane import open_xspace
 
     events = time_ps = correlations = named = 0
@@ -117,7 +118,7 @@ def read_hloinspect(path: str) -> dict[str, int]:
 
 
 def read_profile_data(path: str) -> dict[str, int]:
-    """jax.profiler.ProfileData: an object an event."""
+    """Read with jax.profiler.ProfileData: one object for each event."""
     from jax.profiler import ProfileData
 
     events = time_ns = correlations = named = 0
@@ -136,7 +137,7 @@ def read_profile_data(path: str) -> dict[str, int]:
 
 
 def read_protobuf(path: str) -> dict[str, int]:
-    """The protobuf library with the whole schema: what a straightforward reader in Python costs."""
+    """Read with the protobuf library and the whole schema: the cost of a straightforward reader in Python."""
     from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 
     events = time_ps = correlations = named = 0
@@ -163,7 +164,7 @@ READERS: dict[str, Callable[[str], dict[str, int]]] = {
 
 
 def _measure(reader: str, path: str) -> None:
-    """In a process of its own: best of three, and the peak."""
+    """Print the best of three and the peak, in a separate process."""
     if reader == "jax.profiler.ProfileData":
         import jax.profiler  # noqa: F401  # not part of the reading
     else:
@@ -185,7 +186,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--measure"]:
         _measure(*arguments[1:])
         return 0
-    if arguments[:1] == ["--write"]:  # in a process of its own: a child's peak memory begins at its parent's
+    if arguments[:1] == ["--write"]:  # in a separate process: a child's peak memory begins at its parent's
         write_trace(Path(arguments[1]), int(arguments[2]))
         return 0
     events = int(arguments[0]) if arguments else EVENTS

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes a large synthetic CUDA trace fast: a step of one of our own compiled modules, over and over on eight GPUs.
+"""Writer of a large synthetic CUDA trace: a step of one of our own compiled modules, many times on eight GPUs.
 
 usage: python benchmarks/big_trace.py OUT EVENTS [--host]
 
-One step is played by tests/support/cuda_runtime.py (a start waits for the main stream, the main stream for a done)
-and written once by the protobuf library with the statistics that XLA's profiler gives each event: twelve a kernel,
-eight a copy. Every further step is a copy of those bytes in which times and correlation ids are replaced. To let numpy
-do that, both are kept in ranges in which their varints have one length: offsets from 2**42 ps (4.4 s), ids from 2**21.
+One step is played by tests/support/cuda_runtime.py (a start waits for the main stream, the main stream for a done) and
+written once by the protobuf library with the statistics that XLA's profiler gives each event: twelve for each kernel,
+eight for each copy. Every further step is a copy of those bytes in which times and correlation ids are replaced. To let
+numpy do that, both are kept in ranges in which their varints have one length: offsets from 2**42 ps (4.4 s), ids from
+2**21.
 
 EVENTS counts those of the devices. ``--host`` adds what the host did: a launching call for each of them, so twice as
 many in all. The Python thread's step annotations are always there.
@@ -42,7 +43,7 @@ Bytes = NDArray[np.uint8]
 
 
 def one_step() -> tuple[list[Event], int]:
-    """The events of a steady step, times from its beginning, and how long it is from one step to the next.
+    """Return the events of a steady step, times from its beginning, and the time from one step to the next.
 
     Kernels take between 3 and 200 us, the same one the same time in each step.
     """
@@ -67,7 +68,7 @@ def _shifted(event: Event, by_ps: int) -> Event:
 
 
 def write_big_trace(path: Path, events: int, *, host: bool = False) -> int:
-    """Writes the trace; returns how many events it has in all. Steps are whole, so they are as many as fit."""
+    """Write the trace, and return the number of all its events. Steps are whole, as many as fit."""
     step, step_ps = one_step()
     steps = max(1, events // DEVICES // len(step))
     module = gzip.decompress((FIXTURE / "module.hlo.pb.gz").read_bytes())
@@ -99,7 +100,7 @@ def write_big_trace(path: Path, events: int, *, host: bool = False) -> int:
 
 
 def _step_begins(steps: int, step_ps: int) -> Ints:
-    """Steps are up to 1 % longer than the typical one, in whole nanoseconds."""
+    """Return the begins of steps that are up to 1 % longer than the typical one, in whole nanoseconds."""
     extra = np.random.default_rng(0).integers(0, step_ps // 100_000, steps) * 1000
     return np.concatenate(([0], np.cumsum(step_ps + extra)[:-1])).astype(np.int64)
 
@@ -118,7 +119,8 @@ def _annotate(plane: schema.XPlane, begins: Ints, step_ps: int) -> None:
 
 
 def _repeated(plane: schema.XPlane, begins: Ints, per_device: int, per_step: int) -> tuple[bytes, int]:
-    """The plane with the events of each line (those that have a correlation id) once a step, and their number."""
+    """Return the plane with the events of each line (those that have a correlation id) once a step, and their
+    number."""
     correlation = next(n for n, entry in plane.stat_metadata.items() if entry.name == b"correlation_id")
     parts = [schema.XPlane(id=plane.id, name=plane.name).SerializeToString()]
     count = 0

@@ -1,9 +1,10 @@
-"""Holds predictions against the NVIDIA GPU at hand: host copies, and small training steps with and without offload.
+"""Comparison of predictions with the NVIDIA GPU at hand: host copies, and small training steps with and without
+offload.
 
     python benchmarks/calibrate_gpu.py [--target h200] [--out DIRECTORY] [--seconds 200]
 
-needs jax with CUDA and one GPU, asks nothing, and ends in under four minutes: what does not fit into ``--seconds`` is
-left out and listed. It writes ``calibration.json`` and ``calibration.md`` and keeps each step's module and trace in
+needs jax with CUDA and one GPU, requires no input, and ends in under four minutes: what does not fit into ``--seconds``
+is left out and listed. It writes ``calibration.json`` and ``calibration.md`` and keeps each step's module and trace in
 DIRECTORY. Without a GPU it says so and exits with 3.
 
 The comparing functions take plain values and need neither jax nor a GPU (tests/end_to_end/test_accuracy.py).
@@ -77,18 +78,18 @@ class Ratio:
 
     @property
     def ratio(self) -> float | None:
-        """Predicted over measured; None where nothing was measured."""
+        """Return the predicted figure over the measured one, or None where nothing was measured."""
         return self.predicted / self.measured if self.measured else None
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured figure lies within the predicted range."""
+        """Return whether the measured figure lies within the predicted range."""
         return None if self.measured is None else self.low <= self.measured <= self.high
 
 
 @dataclass(slots=True)
 class Result:
-    """All that a run found."""
+    """All results of a run."""
 
     target: str
     device: str
@@ -103,7 +104,7 @@ class Result:
 
 
 def compare_copies(measured: Iterable[CopyTime], target: Target) -> list[Ratio]:
-    """Rates of host copies beside the target's, GB/s in each direction."""
+    """Return the rates of host copies beside the target's, in GB/s in each direction."""
     found = []
     for copy in measured:
         for direction in (D2H, H2D) if copy.direction == BOTH else (copy.direction,):
@@ -118,23 +119,25 @@ def compare_copies(measured: Iterable[CopyTime], target: Target) -> list[Ratio]:
 
 
 def compare_step(name: str, times_ms: Sequence[float], prediction: Prediction) -> Ratio:
-    """The median step beside the predicted one, milliseconds."""
+    """Return the median step beside the predicted one, in milliseconds."""
     predicted = (prediction.step.time_ps, prediction.low_ps, prediction.high_ps)
     return Ratio(f"{name}: step", "ms", statistics.median(times_ms), *(value / 1e9 for value in predicted))
 
 
 def compare_memory(name: str, peak_bytes: int | None, assigned_bytes: int) -> Ratio:
-    """The allocator's peak beside what XLA assigned, GiB; None where the device does not tell, or an earlier step's
-    peak was higher."""
+    """Return the allocator's peak beside what XLA assigned, in GiB.
+
+    Return None where the device does not give it, or an earlier step's peak was higher.
+    """
     measured = None if peak_bytes is None else peak_bytes / 2**30
     assigned = assigned_bytes / 2**30
     return Ratio(f"{name}: device memory", "GiB", measured, assigned, assigned, assigned)
 
 
 def names_of(module: Module, transfer: Transfer) -> frozenset[str]:
-    """Every name that a trace may give a transfer: its start's, and those of what the start runs.
+    """Return every name that a trace may give a transfer: its start's, and those of what the start runs.
 
-    Under ``lax.scan`` an event carries the name of the copy inside the fusion inside the async computation.
+    Under ``lax.scan`` an event has the name of the copy inside the fusion inside the async computation.
     """
     names = {transfer.start}
     computations = [transfer.computation]
@@ -152,7 +155,7 @@ def names_of(module: Module, transfer: Transfer) -> frozenset[str]:
 def compare_transfers(
     name: str, offload: Offload, prediction: Prediction, traced: Sequence[TracedCopy], steps: int
 ) -> list[Ratio]:
-    """Each transfer's duration (microseconds each) and count a step beside what a trace of ``steps`` steps holds.
+    """Return each transfer's duration (microseconds each) and count a step beside those in a trace of ``steps`` steps.
 
     A transfer that no event is annotated with has None for its measured duration and 0 for its count.
     """
@@ -180,7 +183,7 @@ def compare_transfers(
 
 
 def to_json(result: Result) -> str:
-    """The result as JSON text, each comparison with its ratio."""
+    """Return the result as JSON text, each comparison with its ratio."""
 
     def entry(ratio: Ratio) -> dict[str, object]:
         return {**asdict(ratio), "ratio": ratio.ratio, "inside": ratio.inside}
@@ -193,7 +196,7 @@ def to_json(result: Result) -> str:
 
 
 def to_markdown(result: Result) -> str:
-    """The result as Markdown."""
+    """Return the result as Markdown."""
     lines = [f"Target {result.target}, measured on {result.device}. {result.made_with}.", ""]
     for title, ratios in (("Host copies", result.copies), ("Steps", result.steps), ("Transfers", result.transfers)):
         if ratios:
@@ -208,7 +211,7 @@ def to_markdown(result: Result) -> str:
 
 
 def rows(ratios: Iterable[Ratio]) -> Iterator[tuple[str, ...]]:
-    """Comparisons as rows of a table."""
+    """Yield comparisons as rows of a table."""
     for ratio in ratios:
         measured = "none" if ratio.measured is None else f"{number(ratio.measured)} {ratio.unit}"
         span = number(ratio.low) if ratio.low == ratio.high else f"{number(ratio.low)} to {number(ratio.high)}"
@@ -221,7 +224,7 @@ def rows(ratios: Iterable[Ratio]) -> Iterator[tuple[str, ...]]:
 
 
 def find_gpu() -> Any | None:
-    """The first CUDA device, or None where jax is missing or has none."""
+    """Return the first CUDA device, or None where jax is missing or has none."""
     if not Path("/dev/nvidiactl").exists():  # no driver: the plugin would log at length that it finds no library
         logging.getLogger("jax._src.xla_bridge").setLevel(logging.CRITICAL + 1)
     try:
@@ -233,7 +236,7 @@ def find_gpu() -> Any | None:
 
 
 def median_us(run: Callable[[], Any], times: int) -> float:
-    """Median of wall times until the result is ready, after one run that is not counted."""
+    """Return the median of wall times until the result is ready, after one run that is not counted."""
     import jax
 
     jax.block_until_ready(run())
@@ -246,7 +249,7 @@ def median_us(run: Callable[[], Any], times: int) -> float:
 
 
 def measure_copies(device: Any) -> Iterator[CopyTime]:
-    """Host copies of each size, each direction alone and both together."""
+    """Yield the times of host copies of each size, each direction alone and both together."""
     import jax
     import jax.numpy as jnp
 
@@ -268,12 +271,13 @@ def measure_copies(device: Any) -> Iterator[CopyTime]:
 
 
 def peak_bytes(device: Any) -> int:
-    """The allocator's highest use so far, which never falls; 0 where the device does not tell."""
+    """Return the allocator's highest use so far, which never falls, or 0 where the device does not give it."""
     return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
 
 
 def traced_copies(directory: Path) -> list[TracedCopy]:
-    """Events of the GPU planes of the newest trace in a directory that carry the name of an HLO instruction."""
+    """Return the events on the GPU planes of the newest trace in a directory that have the name of an HLO
+    instruction."""
     from jax.profiler import ProfileData
 
     newest = max(directory.rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime, default=None)
@@ -292,7 +296,7 @@ def traced_copies(directory: Path) -> list[TracedCopy]:
 
 
 def measure_step(name: str, device: Any, target: Target, out: Path, result: Result) -> None:
-    """Compiles, runs and traces one step of examples/dense.py on the device, and compares."""
+    """Compile, run and trace one step of examples/dense.py on the device, and compare it."""
     import dense
     import jax
 
@@ -328,7 +332,7 @@ def measure_step(name: str, device: Any, target: Target, out: Path, result: Resu
 
 
 def measure(device: Any, target: Target, out: Path, seconds: float) -> Result:
-    """Everything, until the time is up."""
+    """Measure everything, until the time is over."""
     import jax
 
     begin = time.monotonic()
@@ -354,7 +358,7 @@ def measure(device: Any, target: Target, out: Path, seconds: float) -> Result:
 
 
 def write(result: Result, out: Path) -> None:
-    """Both files, whole or not at all."""
+    """Write both files, whole or not at all."""
     for name, text in (("calibration.json", to_json(result)), ("calibration.md", to_markdown(result))):
         partial = out / f".{name}"
         partial.write_text(text, encoding="utf-8")

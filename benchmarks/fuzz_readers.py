@@ -1,12 +1,11 @@
-"""Feeds damaged modules to both readers and to everything behind them, for as long as asked.
+"""Fuzzer of both readers and of everything that uses their modules, for a given time.
 
     python benchmarks/fuzz_readers.py --minutes 120 --seed 1 [--seeds DIR]...
 
-Seeds are the committed fixtures (and every file below the folders given with --seeds). Each input is a seed with a
-few random edits: bytes flipped, pieces cut out, doubled or moved, numbers made huge, brackets and quotes dropped, names
-exchanged. The
-only good ends are a module in which everything can be asked for, or an InputError. Anything else, or an input that
-takes longer than --limit seconds, is written to --keep and makes the exit code 1.
+Seeds are the committed fixtures (and every file below the folders given with --seeds). Each input is a seed with a few
+random edits: bytes flipped, pieces cut out, doubled or moved, numbers made huge, brackets and quotes dropped, names
+exchanged. The only good ends are a module of which everything can be read, or an InputError. Anything else, or an input
+that takes longer than --limit seconds, is written to --keep and makes the exit code 1.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ class TooSlow(Exception):
 
 
 def seeds(folders: list[Path]) -> list[bytes]:
-    """The contents of all seed files, unpacked, the small ones only: edits in a small file reach more of the reader."""
+    """Return the contents of all seed files, unpacked, the small ones only: edits in a small file reach more of the
+    reader."""
     files = [*ROOT.glob("fixtures/*/*/module.hlo.*"), *ROOT.glob("tests/data/*.hlo.*")]
     files += [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     found = []
@@ -86,7 +86,7 @@ def seeds(folders: list[Path]) -> list[bytes]:
 
 
 def edit(data: bytes, rng: random.Random) -> bytes:
-    """One random edit."""
+    """Return the data with one random edit."""
     if not data:
         return b"HloModule x"
     at = rng.randrange(len(data))
@@ -124,8 +124,8 @@ def edit(data: bytes, rng: random.Random) -> bytes:
     return data[:at] + rng.randbytes(rng.choice((1, 4, 64))) + data[end:]
 
 
-def ask_everything(module: Module) -> None:
-    """Every attribute of every instruction, then all that is built on them."""
+def read_everything(module: Module) -> None:
+    """Read every attribute of every instruction, then all that is built on them."""
     for computation in module.computations.values():
         for instruction in computation:
             for attribute in ATTRIBUTES:
@@ -141,16 +141,16 @@ def ask_everything(module: Module) -> None:
 
 
 def attempt(data: bytes) -> str:
-    """How one input ended: "refused" or "read". Any other exception goes through."""
+    """Return how one input ended: "refused" or "read". Any other exception goes through."""
     try:
-        ask_everything(load_module_bytes(data, "fuzz", max_bytes=1 << 26))
+        read_everything(load_module_bytes(data, "fuzz", max_bytes=1 << 26))
     except InputError:
         return "refused"
     return "read"
 
 
 def run(inputs: list[bytes], rng: random.Random, until: Callable[[], bool], limit_s: float, keep: Path) -> Counter[str]:
-    """Attempts edited seeds until told to stop; counts the ends."""
+    """Attempt edited seeds until ``until`` says so, and count how they end."""
 
     def on_alarm(_signal: int, _frame: object) -> None:
         raise TooSlow

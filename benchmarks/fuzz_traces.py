@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Feeds damaged traces to `hloinspect trace`'s analysis, for as long as asked.
+"""Fuzzer of `hloinspect trace`'s analysis with damaged traces, for a given time.
 
     python benchmarks/fuzz_traces.py --minutes 10 --seed 1 [--seeds DIR]... [--truncate 1]
 
@@ -69,7 +69,7 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one input may take, and where those go that take more."""
+    """The limits of one input, and the folder for those that exceed them."""
 
     seconds: float
     memory_mb: float
@@ -78,7 +78,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Counts:
-    """How inputs ended, and the costliest ones."""
+    """How inputs ended, and the most expensive ones."""
 
     ends: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
@@ -97,7 +97,7 @@ class Counts:
 
 
 def seeds(folders: list[Path]) -> list[bytes]:
-    """The contents of all seeds."""
+    """Return the contents of all seeds."""
     found = [cuda_seed(2), cuda_seed(3, host=False), tpu_seed()]
     for folder in folders:
         found += [path.read_bytes() for path in sorted(folder.rglob("*.xplane.pb")) if path.stat().st_size < 1 << 20]
@@ -105,8 +105,10 @@ def seeds(folders: list[Path]) -> list[bytes]:
 
 
 def cuda_seed(steps: int, *, host: bool = True) -> bytes:
-    """Momentum in host memory on four devices: transfers, collectives, two loops and slices (148 kernels and copies
-    in two steps)."""
+    """Return a trace of momentum in host memory on four devices: transfers, collectives, two loops and slices.
+
+    It has 148 kernels and copies in two steps.
+    """
     own = compiled("optimizer")
     run = Run(own.module, own.directions)
     run.steps(steps)
@@ -114,7 +116,7 @@ def cuda_seed(steps: int, *, host: bool = True) -> bytes:
 
 
 def tpu_seed() -> bytes:
-    """Two steps of a scanned TPU module."""
+    """Return two steps of a scanned TPU module."""
     run = TpuRun(compiled("jax0.12.0.1/v6e_offload_scan"), lambda instruction: 1_000_000)
     run.steps(2)
     return run.bytes()
@@ -124,7 +126,7 @@ def tpu_seed() -> bytes:
 
 
 def edit_bytes(data: bytes, rng: random.Random) -> bytes:
-    """One random edit that knows nothing of the format."""
+    """Return the data with one random edit that knows nothing of the format."""
     if not data:
         return b"\x0a\x00"
     at = rng.randrange(len(data))
@@ -147,7 +149,7 @@ def edit_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def edit_meaning(data: bytes, rng: random.Random) -> bytes:
-    """One random edit of what the trace says; bytes that are no trace are returned as they are."""
+    """Return the data with one random edit of what the trace says; bytes that are no trace are returned as they are."""
     try:
         space = schema.XSpace.FromString(data)
     except DecodeError:
@@ -262,7 +264,7 @@ def _edit_tables(space: schema.XSpace, plane: schema.XPlane, line: schema.XLine,
 
 
 def _edit_module(space: schema.XSpace, plane: schema.XPlane, line: schema.XLine, rng: random.Random) -> None:
-    """Of the embedded module: circles of calls, exchanged names, absurd trip counts; or of its entry in the table."""
+    """Edit the embedded module (circles of calls, exchanged names, absurd trip counts), or its entry in the table."""
     home = next((p for p in space.planes if p.name == b"/host:metadata"), None)
     if home is None:
         return
@@ -298,7 +300,7 @@ def _edit_module(space: schema.XSpace, plane: schema.XPlane, line: schema.XLine,
 
 
 def damaged(inputs: list[bytes], rng: random.Random) -> bytes:
-    """One input: a seed with a few edits, or random bytes."""
+    """Return one input: a seed with a few edits, or random bytes."""
     if rng.random() < 0.05:
         start = rng.choice((b"", b"\x0a", b"\x0a\x80", b"\x1f\x8b\x08\x00"))
         return start + rng.randbytes(rng.choice((0, 1, 10, 100, 10_000)))
@@ -312,7 +314,7 @@ def damaged(inputs: list[bytes], rng: random.Random) -> bytes:
 
 
 def attempt(path: Path) -> str:
-    """How one input ended. Any exception but a refusal in one line goes through."""
+    """Return how one input ended. Any exception but a refusal in one line goes through."""
     try:
         report = trace_verb(str(path)).report
     except HloInspectError as error:
@@ -322,7 +324,7 @@ def attempt(path: Path) -> str:
 
 
 def run(inputs: Iterator[bytes], counts: Counts, folder: Path, limits: Limits) -> None:
-    """Attempts the inputs and counts how they end."""
+    """Attempt the inputs and count how they end."""
 
     def on_alarm(_signal: int, _frame: object) -> None:
         raise TooSlow
@@ -366,7 +368,7 @@ def _varint(value: int) -> bytes:
 
 
 def many(inputs: list[bytes], rng: random.Random, count: int | None, minutes: float) -> Iterator[bytes]:
-    """Damaged inputs: so many, or for as long."""
+    """Yield damaged inputs: ``count`` of them, or for ``minutes``."""
     deadline = time.process_time() + minutes * 60
     made = 0
     while made < count if count is not None else time.process_time() < deadline:

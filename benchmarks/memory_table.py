@@ -1,11 +1,11 @@
-"""What offloading saves, by XLA's own account and by hloinspect's estimate: eight programs, one table.
+"""Memory that offloading saves, by XLA's figures and by hloinspect's estimate: eight programs, one table.
 
     python benchmarks/memory_table.py [--target h100] [-o DIR]
 
 Each program is compiled without a device by the JAX of the running Python. The model has eight MLP layers on
-bf16[4,4096,4096] with a hidden size of 16384; ``hid``, the 512 MiB behind the activation, is what is kept, sent to the
-host or computed again: 4 GiB a step. XLA's figures are those of ``memory_analysis()``; hloinspect's come from the
-module's text alone. Both leave the arguments out.
+bf16[4,4096,4096] with a hidden size of 16384. ``hid``, the 512 MiB after the activation, is kept, sent to the host or
+computed again: 4 GiB a step. XLA's figures are those of ``memory_analysis()``; hloinspect's come from the module's text
+alone. Both leave the arguments out.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def unrolled_offload_no_cse() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """GiB of temporaries by XLA and by hloinspect, and how many of the copies to the host start late."""
+    """GiB of temporaries by XLA and by hloinspect, and the number of copies to the host that start late."""
 
     what: str
     device_gib: float
@@ -140,7 +140,7 @@ class Row:
 
 
 def measure(program: Program, target_name: str, out: Path) -> tuple[Row, str]:
-    """Compiles one program; gives its row and the JAX version. Raises HloInspectError where it does not compile."""
+    """Compile one program, and return its row and the JAX version. Raises HloInspectError where it does not compile."""
     from hloinspect.compile.launch import compile_step
     from hloinspect.hardware import load_target
     from hloinspect.hlo.load import load_module

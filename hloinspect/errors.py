@@ -4,14 +4,15 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text from outside with all that is not plainly printable as ``?``: names in a module may hold control
-    characters, 8-bit ones too, and marks that turn the direction of writing."""
+    """Return text from outside with ``?`` for every character that is not printable.
+
+    Names in a module may hold control characters (of 7 or 8 bits), and marks that reverse the direction of writing.
+    """
     return text if text.isprintable() else "".join(char if char.isprintable() else "?" for char in text)
 
 
 class HloInspectError(Exception):
-    """Base of every error that is the user's to mend. Its text is one line and names the input and what was
-    expected."""
+    """Base of every error that the user can correct. Its text is one line. It names the input and what was expected."""
 
 
 class InputError(HloInspectError):
@@ -19,8 +20,7 @@ class InputError(HloInspectError):
 
 
 class HloParseError(InputError):
-    """HLO text or a proto that cannot be read. ``line`` and ``column`` count from 1; 0 where there is none (a
-    proto)."""
+    """HLO text or a proto that cannot be read. ``line`` and ``column`` count from 1. They are 0 for a proto."""
 
     def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
         where = f"line {line}, column {column}: " if line else ""
@@ -34,8 +34,10 @@ class TargetError(HloInspectError):
 
 
 class CompileError(HloInspectError):
-    """A step that could not be compiled: the child's own message, shortened to one line. ``detail`` has the rest,
-    ``code`` is that of the rule that knows the error (HLO308), or ""."""
+    """A step that could not be compiled. The text is the message of the child process, shortened to one line.
+
+    ``detail`` holds the rest of that message. ``code`` is the code of the rule that knows the error (HLO308), or "".
+    """
 
     def __init__(self, message: str, detail: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -44,4 +46,4 @@ class CompileError(HloInspectError):
 
 
 class UsageError(HloInspectError):
-    """Options or arguments that make no sense together."""
+    """Options or arguments that contradict each other."""

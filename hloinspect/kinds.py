@@ -60,7 +60,7 @@ PlacementOutcome = Literal[
 ]  # fmt: skip
 
 PlacementCause = Literal[
-    "folded", "dead", "constant", "lowering", "memory kind", "not borne", "not needed", "no transfer"
+    "folded", "dead", "constant", "lowering", "memory kind", "unknown name", "not needed", "no transfer"
 ]  # fmt: skip
 """Why a requested placement is not there."""
 

@@ -1,12 +1,13 @@
-"""What a user gives for compiling a step beside the step: what the production run had, and where compilations are kept.
+"""Options of a compilation: what the user gives beside the step, as one object that is handed on.
 
-Imported by every command, and so light: what is done with it is in compile/.
+Every command imports this module, so it is light: what is done with the options is in ``compile/``. The options of
+judging are in ``analyze/options.py``, because the types of a target and of a choice of rules live in rooms above this.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -28,13 +29,33 @@ class Production:
 
     @property
     def option(self) -> str:
-        """The first option that is given, "" where none is."""
+        """Return the first option that is given, "" where none is."""
         given = {"--flags-from": self.flags_from, "--autotune-results": self.autotune_results, "--pgle": self.pgle}
         return next((option for option, path in given.items() if path is not None), "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """How a step is compiled, or which module of a dump is read.
+
+    ``devices`` and ``topology`` also say what an input that is compiled already is judged for. ``xla_flags`` win over
+    the flags of ``production``. ``cache`` is the folder of earlier compilations, None to use none. ``keep`` is the
+    folder for what a compilation writes, None where it is not kept. ``module`` picks a module of a dump.
+    """
+
+    devices: int | None = None
+    topology: str | None = None
+    xla_flags: tuple[str, ...] = ()
+    production: Production = field(default_factory=Production)
+    cache: Path | None = None
+    keep: Path | None = None
+    module: str | None = None
+    timeout_s: float = 1800.0
+
+
 def cache_folder() -> Path:
-    """Where compilations are kept: ``HLOINSPECT_CACHE``, else ``hloinspect`` in ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Return the folder of compilations: ``HLOINSPECT_CACHE``, else ``hloinspect`` in ``XDG_CACHE_HOME`` or
+    ``~/.cache``."""
     if own := os.environ.get("HLOINSPECT_CACHE"):
         return Path(own)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hloinspect"

@@ -7,7 +7,7 @@
     def test_nothing_is_worse_than_the_baseline(hloinspect):
         hloinspect.check("train.py:step", baseline="hloinspect-baseline.json")
 
-Compilations are kept (compile/cache.py). Nothing of the package is imported before a test asks for the fixture.
+Compilations are kept (compile/cache.py). Nothing of the package is imported before a test uses the fixture.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MARKER_OPTIONS = ("target", "link", "devices", "topology", "xla_flags", "product
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--hloinspect-update-baseline``, ``--hloinspect-baseline FILE``, ``--hloinspect-no-cache``."""
+    """Add ``--hloinspect-update-baseline``, ``--hloinspect-baseline FILE`` and ``--hloinspect-no-cache``."""
     group = parser.getgroup("hloinspect", "host transfers of JAX steps")
     group.addoption(
         "--hloinspect-update-baseline", action="store_true", help="record what is found in the baseline instead"
@@ -64,7 +64,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(name="hloinspect")
 def hloinspect_fixture(request: pytest.FixtureRequest) -> Inspector:
-    """Compiles steps for a target without its hardware and holds them against budgets."""
+    """Compile steps for a target without its hardware, and check them against budgets."""
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("hloinspect"))):  # the nearest one last
         unknown = [name for name in marker.kwargs if name not in MARKER_OPTIONS]
@@ -87,7 +87,7 @@ def hloinspect_fixture(request: pytest.FixtureRequest) -> Inspector:
 
 @dataclass(frozen=True)
 class Inspector:
-    """What the fixture ``hloinspect`` is. ``options`` are the marker's; arguments of a call replace them.
+    """The value of the fixture ``hloinspect``. ``options`` are the marker's; arguments of a call replace them.
     ``properties`` are those of the test."""
 
     rootdir: Path
@@ -132,14 +132,25 @@ class Inspector:
         return checked
 
     def inspect(self, step: Any, **options: Any) -> Report:
-        """The report on a step, to assert on by hand (``hloinspect.report/1``, docs/report.md)."""
-        from hloinspect.gate.config import GatedStep
-        from hloinspect.gate.verb import answer
+        """Return the report on a step, to assert on by hand (``hloinspect.report/1``, docs/report.md)."""
+        from hloinspect.analyze.options import JudgeOptions
+        from hloinspect.gate.verb import answer_any
+        from hloinspect.options import CompileOptions, Production
 
         chosen = {name: value for name, value in self.options.items() if name not in ("budget", "baseline")} | options
-        target, rules = chosen.pop("target", None), chosen.pop("rules", None) or self._rules()
-        chosen["xla_flags"] = tuple(chosen.get("xla_flags", ()))
-        report, _ = answer(self._placed(step), GatedStep("", "", **chosen), target, rules, self._cache())
+        compiling = CompileOptions(
+            devices=chosen.pop("devices", None),
+            topology=chosen.pop("topology", None),
+            xla_flags=tuple(chosen.pop("xla_flags", ())),
+            production=chosen.pop("production", None) or Production(),
+            module=chosen.pop("module", None),
+            cache=self._cache(),
+        )
+        target, link, rules = (chosen.pop(name, None) for name in ("target", "link", "rules"))
+        if chosen:
+            raise TypeError(f"inspect() knows no {', '.join(chosen)}")
+        judging = JudgeOptions(target=target, link=link, rules=rules or self._rules())
+        report, _ = answer_any(self._placed(step), compiling, judging)
         return report
 
     def _rules(self) -> Choice:

@@ -1,12 +1,14 @@
-"""Sizes and times as people read them."""
+"""Text of sizes and times, for people."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_text(size: int) -> str:
-    """``512 MiB``: a size with three digits and a binary unit."""
+    """Return a size in bytes as text with three digits and a binary unit, such as ``512 MiB``."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(_BYTE_UNITS) - 1:
         value, unit = value / 1024, unit + 1
@@ -14,13 +16,20 @@ def bytes_text(size: int) -> str:
 
 
 def bytes_texts(one: int, other: int) -> tuple[str, str]:
-    """Return two sizes that are held against each other: in bytes where they differ and would read alike."""
+    """Return the texts of two sizes that are compared, in bytes if the sizes differ but their short texts are equal."""
     texts = bytes_text(one), bytes_text(other)
     return (f"{one:,} B", f"{other:,} B") if one != other and texts[0] == texts[1] else texts
 
 
+def listed(items: Sequence[object], most: int) -> str:
+    """Return ``a, b and 3 more``: the first of them, and how many there are besides."""
+    shown = ", ".join(map(str, items[:most]))
+    return shown if len(items) <= most else f"{shown} and {len(items) - most} more"
+
+
 def time_text(milliseconds: float) -> str:
-    """``2.40 ms``, ``75.3 ms``, ``1.4 us``, ``3 ns``, ``14.83 s``: three digits or so."""
+    """Return a time in milliseconds as text with about three digits: ``2.4 ms``, ``1.4 us``, ``3 ns`` or ``14.83
+    s``."""
     if milliseconds >= 10_000:
         return f"{milliseconds / 1e3:.2f} s"
     if milliseconds >= 100:

@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.analyze.inspect import digest_of, obstacle_to, prediction_limits
+from hloinspect.analyze.inspect import obstacle_to, prediction_limits
+from hloinspect.analyze.load import digest_of
+from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
 from hloinspect.measure.join import join_of, module_name
 from hloinspect.measure.measured import Gap, MeasuredFile
 from hloinspect.offload.transfers import Offload
+from hloinspect.options import CompileOptions
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
@@ -30,27 +33,29 @@ from hloinspect.report.schema import (
     ProgramInfo,
     Report,
     StepInfo,
+    Thresholds,
     TraceInfo,
     TransferInfo,
     Unknown,
 )
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
-LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the done"
+LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows, from the start to the end of the wait"
 LIMIT_PREDICTED = (
     "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
 )
 DIFFERENT = "different"
 MAX_DIGEST_BYTES = 1 << 26
-"""Of a larger trace no hash is made: that would take as long as a fifth of the answer."""
+"""No hash is made of a larger trace: that would take as long as a fifth of the answer."""
 
 MAX_UNREAD = 4
 """Files that cannot be read are named up to here, then counted."""
 
 LINK_SLACK = 1.1
-"""A copy may be so much faster than the target's link before it is told."""
+"""A copy may be so much faster than the target's link before the report says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,14 @@ class TraceInspection:
     prediction: Prediction | None
 
     def to_perfetto(self) -> bytes:
-        """The trace of ``--format perfetto`` (docs/perfetto.md). Raises UsageError where there is no timeline."""
+        """Return the trace of ``--format perfetto`` (docs/perfetto.md). Raises UsageError where there is no
+        timeline."""
         from hloinspect.render.traces.perfetto import to_perfetto
 
         return to_perfetto(self)
 
     def to_html(self) -> str:
-        """The page of ``hloinspect report`` (docs/report-html.md)."""
+        """Return the page of ``hloinspect report`` (docs/report-html.md)."""
         from hloinspect.render.page import html_page
 
         return html_page(self)
@@ -78,7 +84,7 @@ class TraceInspection:
         return self.report._repr_html_()
 
 
-def trace(
+def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     source: str,
     *,
     target: str | Target | None = None,
@@ -92,31 +98,50 @@ def trace(
     allow_broken: bool = False,
     on_progress: Callable[[str], None] | None = None,
 ) -> TraceInspection:
-    """The measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its hosts).
+    """Return the measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its
+    hosts).
 
     ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). With a ``target`` the module in the trace is
     judged too, and both stand side by side. ``expect`` is the directory or manifest that ``hloinspect compile`` wrote,
     or a module: the report says whether that is what ran. ``rules`` says which rules run.
 
     The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
-    they are spawned, so a script that asks for some needs ``if __name__ == "__main__":``. ``scheduler`` is the address
+    they are spawned, so a script that has several needs ``if __name__ == "__main__":``. ``scheduler`` is the address
     of a Dask cluster that does it instead. A broken file among several is named in the report, as unknown or, if
-    ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError.
-    """
-    chosen = load_target(target) if isinstance(target, str) else target
-    if chosen is None and (link or devices or topology):
+    ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError."""
+    compiling = CompileOptions(devices=devices, topology=topology)
+    judging = JudgeOptions(target=target, link=link, rules=rules)
+    tracing = TraceOptions(expect=expect, jobs=jobs, scheduler=scheduler, allow_broken=allow_broken)
+    return trace_input(source, compiling, judging, tracing, on_progress)
+
+
+def trace_input(
+    source: str,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
+    tracing: TraceOptions,
+    on_progress: Callable[[str], None] | None = None,
+) -> TraceInspection:
+    """Return what ``trace`` returns, from options that are objects already. Raises HloInspectError."""
+    target = load_target(judging.target) if isinstance(judging.target, str) else judging.target
+    if target is None and (judging.link or compiling.devices or compiling.topology):
         raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
-    if chosen is not None and link:
-        chosen = with_link(chosen, link)
-    files, unread = _measured_files(source, jobs, scheduler, on_progress)
-    judged = _judge(source, files, unread, allow_broken, chosen, devices, topology, expect)
-    return replace(judged, report=_with_findings(judged, chosen, rules))
+    if target is not None and judging.link:
+        target = with_link(target, judging.link)
+    measured = _measured_files(source, tracing, on_progress)
+    judged = _judge(source, measured, Machine(target, compiling.devices, compiling.topology), tracing)
+    return replace(judged, report=_with_findings(judged, target, judging.rules))
 
 
-def _measured_files(
-    source: str, jobs: int | None, scheduler: str | None, on_progress: Callable[[str], None] | None
-) -> tuple[list[MeasuredFile], list[str]]:
-    """The traces, and why others could not be read; at least one could."""
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The traces that were measured, at least one, and why others could not be read."""
+
+    files: tuple[MeasuredFile, ...]
+    unread: tuple[str, ...] = ()
+
+
+def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[str], None] | None) -> _Measured:
     from hloinspect.inputs.classify import is_url
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
@@ -124,16 +149,16 @@ def _measured_files(
     from hloinspect.profiles.xplane.find import find_xplanes
 
     paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
-    if len(paths) == 1 and scheduler is None:
-        return [measure_source(paths[0], on_progress)], []
-    found = measure_files(paths, jobs=jobs, scheduler=scheduler, on_progress=on_progress)
+    if len(paths) == 1 and tracing.scheduler is None:
+        return _Measured((measure_source(paths[0], on_progress),))
+    found = measure_files(paths, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress)
     unread = [one.reason for one in found if isinstance(one, Unread)]
     files = [one for one in found if not isinstance(one, Unread)]
     if not files and len(paths) == 1:
         raise InputError(unread[0])
     if not files:
         raise InputError(f"{source}: none of its {len(paths)} traces can be read, such as {unread[0]}")
-    return _told_apart(files), unread
+    return _Measured(_with_unique_hosts(files), tuple(unread))
 
 
 def _digest(files: Sequence[MeasuredFile]) -> str | None:
@@ -141,73 +166,79 @@ def _digest(files: Sequence[MeasuredFile]) -> str | None:
     return digest_of(path) if path.is_file() and path.stat().st_size <= MAX_DIGEST_BYTES else None
 
 
-def _told_apart(files: Sequence[MeasuredFile]) -> list[MeasuredFile]:
-    """Several processes of one host may have written a trace each: then a host is named as its file is."""
+def _with_unique_hosts(files: Sequence[MeasuredFile]) -> tuple[MeasuredFile, ...]:
+    """Return the traces with a host's name each. Several processes of one host may have written a trace each: then a
+    host is named as its file is."""
     names = Counter(file.host for file in files)
-    return [replace(file, host=host_of(Path(file.path))) if names[file.host] > 1 else file for file in files]
+    return tuple(replace(file, host=host_of(Path(file.path))) if names[file.host] > 1 else file for file in files)
 
 
 def _unread_notes(unread: Sequence[str]) -> list[str]:
-    """The first reasons, and how many there are besides."""
+    """Return the first reasons, and how many there are besides."""
     more = len(unread) - MAX_UNREAD
     if more <= 1:
         return list(unread)
     return [*unread[:MAX_UNREAD], f"{more} more files cannot be read (trace.unread of the JSON has them all)"]
 
 
-def _judge(
-    source: str,
-    files: Sequence[MeasuredFile],
-    unread: Sequence[str],
-    allow_broken: bool,
-    target: Target | None,
-    devices: int | None,
-    topology: str | None,
-    expect: str | None,
-) -> TraceInspection:
+def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOptions) -> TraceInspection:
+    files, unread = measured.files, measured.unread
     program = _main_program(files)
     own, others = _of_program(files, program)
     info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
     unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
-    limits = list(dict.fromkeys(limit for file in files for limit in file.limits))
-    if any(file.host == PREDICTION_HOST for file in files):
-        limits.insert(0, LIMIT_PREDICTED)
-    limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
-    if allow_broken:
-        limits += [f"left out: {reason}" for reason in _unread_notes(unread)]
-    else:
+    limits = _limits(measured, others, tracing.allow_broken)
+    if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
         unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
     offload = _offload(own)
     seen = trace_info(files, own, unread, program)
     versions = next((file.versions for file in files if file.versions), {})
-    made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=topology)
+    made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=machine.topology)
     if offload is None:
-        if expect is not None:
+        if tracing.expect is not None:
             unknown.append(
                 Unknown("--expect has nothing to compare with: the trace has no module", "see above", "time")
             )
         report = _bare_report(info, files, made, limits, unknown)
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
-        return TraceInspection(report, tuple(files), None, None)
-    prediction = None
-    count = devices or device_count(offload.program.module)
-    if target is not None:
-        if obstacle := obstacle_to(offload.program.module, target):
-            limits.append(f"no prediction: {obstacle.reason}")
-        else:
-            prediction = predict(offload, target, count, domain_of(target, topology))
-            limits += [*target_limits(target), *prediction_limits(offload.program.module, prediction)]
+        return TraceInspection(report, files, None, None)
+    target, module = machine.target, offload.program.module
+    prediction, about_prediction = _predicted(offload, machine)
+    limits += about_prediction
     memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
+    count = machine.devices or device_count(module)
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
     report = _measured(report, own, seen, files)
-    if expect is not None:
-        report = _expected(report, offload, expect)
-    return TraceInspection(report, tuple(files), offload, prediction)
+    if tracing.expect is not None:
+        report = _expected(report, offload, tracing.expect)
+    return TraceInspection(report, files, offload, prediction)
+
+
+def _limits(measured: _Measured, others: Sequence[MeasuredFile], allow_broken: bool) -> list[str]:
+    """Return what limits the measurement; ``others`` are the traces of another program."""
+    limits = list(dict.fromkeys(limit for file in measured.files for limit in file.limits))
+    if any(file.host == PREDICTION_HOST for file in measured.files):
+        limits.insert(0, LIMIT_PREDICTED)
+    limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
+    return [*limits, *(f"left out: {reason}" for reason in _unread_notes(measured.unread) if allow_broken)]
+
+
+def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, list[str]]:
+    """Return the prediction beside the measurement, where there is a target, and what limits it or why it is
+    missing."""
+    target, module = machine.target, offload.program.module
+    if target is None:
+        return None, []
+    if obstacle := obstacle_to(module, target):
+        return None, [f"no prediction: {obstacle.reason}"]
+    count = machine.devices or device_count(module)
+    prediction = predict(offload, target, count, domain_of(target, machine.topology))
+    return prediction, [*target_limits(target), *prediction_limits(module, prediction)]
 
 
 def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
-    """The step's module, which measuring has read already."""
+    """Return the step's module, which measuring has read already."""
     for file in files:
         if file.module is not None and file.program is not None:
             try:
@@ -218,7 +249,7 @@ def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
 
 
 def _main_program(files: Sequence[MeasuredFile]) -> int | None:
-    """The program of most devices."""
+    """Return the program of most devices."""
     counts: Counter[int] = Counter()
     for file in files:
         if file.program is not None:
@@ -229,8 +260,8 @@ def _main_program(files: Sequence[MeasuredFile]) -> int | None:
 def _of_program(
     files: Sequence[MeasuredFile], program: int | None
 ) -> tuple[tuple[MeasuredFile, ...], tuple[MeasuredFile, ...]]:
-    """The traces of that program, and those of others. Hosts number their programs each for itself: one of the same
-    name with as many transfers counts too."""
+    """Return the traces of that program, and those of others. Each host numbers its programs for itself: one of the
+    same name with as many transfers counts too."""
     kinds = {(seen.name, seen.transfers) for file in files for seen in file.programs if seen.program == program}
 
     def is_own(file: MeasuredFile) -> bool:
@@ -242,7 +273,7 @@ def _of_program(
 
 
 def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
-    """What the traces do not tell; of several hosts those that say the same say it once."""
+    """Return what the traces do not show; what several hosts say is there once."""
     found: dict[tuple[str, str], list[MeasuredFile]] = {}
     gaps: dict[tuple[str, str], Gap] = {}
     for file in files:
@@ -256,12 +287,11 @@ def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
 
 
 def _hosts(files: Sequence[MeasuredFile]) -> str:
-    more = f" and {len(files) - 2} more" if len(files) > 2 else ""
-    return ", ".join(file.host for file in files[:2]) + more
+    return listed([file.host for file in files], 2)
 
 
 def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, files: Sequence[MeasuredFile]) -> Report:
-    """The report with the measured parts. ``own`` are the traces of the step's program."""
+    """Return the report with the measured parts. ``own`` are the traces of the step's program."""
     if any(file.graph_blocks for file in own):
         return replace(report, transfers=tuple(map(_blocked, report.transfers)), trace=seen)
     doubtful = any(gap.affects == "time" for file in files for gap in file.unknown)
@@ -274,13 +304,14 @@ def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, file
 
 
 def _blocked(transfer: TransferInfo) -> TransferInfo:
-    """What becomes of a transfer where a CUDA graph was traced as one block: nothing in it tells what it hid."""
+    """Return a transfer of a CUDA graph that was traced as one block: nothing shows what it hid."""
     reason = "a CUDA graph was traced as one block: what ran beside the transfer, and what waited for it, is not seen"
     return replace(transfer, verdict=UNKNOWN, robust=None, reason=reason)
 
 
 def _too_fast(report: Report, transfers: Sequence[TransferInfo]) -> Sequence[str]:
-    """Copies that are faster than the target's link: then the target is another machine than the one profiled."""
+    """Return a limit for copies that are faster than the target's link: then the target is another machine than the one
+    profiled."""
     if report.target is None or report.target.link is None:
         return ()
     found = []
@@ -301,7 +332,7 @@ def _bare_report(
     limits: Sequence[str],
     unknown: Sequence[Unknown],
 ) -> Report:
-    """The report on traces that hold no module that can be read."""
+    """Return the report on traces that hold no module that can be read."""
     from hloinspect._version import __version__
 
     platform: ModulePlatform = next((file.platform for file in files if file.platform), "unknown")
@@ -314,7 +345,7 @@ def _bare_report(
         module=ModuleInfo(name, platform, "", "", 0),
         program=program,
         target=None,
-        thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
+        thresholds=Thresholds(HIDDEN_SHARE, EXPOSED_SHARE),
         step=StepInfo(),
         memory=MemoryInfo(None, None, None, None, "unknown"),
         transfers=(),

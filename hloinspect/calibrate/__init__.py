@@ -1,1 +1,1 @@
-"""Rates that a machine reaches, and what kernels take, from a profile of it."""
+"""Rates that a machine reaches, and times of its kernels, from a profile of it."""

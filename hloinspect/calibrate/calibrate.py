@@ -1,6 +1,6 @@
-"""From a trace to a target: the rates that a machine reaches, in place of the nominal ones.
+"""Calibration of a target by a trace: the rates that a machine reaches, in place of the nominal ones.
 
-Nothing is taken that the trace does not hold: what it does not tell is left to the base target, and said.
+Only figures that the trace holds are replaced. All others stay those of the base target, and the result says so.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, find_xpl
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
 _TPU_NAMES = {"TPU v6 Lite": "v6e"}
-"""What a plane's ``device_type_string`` says, seen in traces, and the target of that name."""
+"""The target for each value of a plane's ``device_type_string`` that was seen in traces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a trace told about a machine.
+    """The result of a calibration.
 
     ``figures`` are measured; ``left`` are those of the base, each with the reason. ``toml`` is the target file, empty
     if nothing was measured. ``device`` is the trace's own name of it, "" where it has none.
@@ -44,11 +44,11 @@ class Calibration:
 
 
 def calibrate(path: str, base: str | None = None) -> Calibration:
-    """Measures the rates of the machine that a trace, or the newest run in a profile directory, was taken on.
+    """Measure the rates of the machine on which a trace, or the newest run in a profile directory, was taken.
 
-    ``base`` is a built-in target (or alias) for all that the trace does not tell; by default the one whose name the
-    trace has. Raises InputError for what is no trace, UsageError where the base is missing or of another platform, and
-    TargetError where it is unknown.
+    ``base`` is a built-in target (or alias) for all figures that the trace does not have; by default the one whose name
+    the trace has. Raises InputError for a file that is no trace, UsageError where the base is missing or of another
+    platform, and TargetError where it is unknown.
     """
     files = [str(file) for file in find_xplanes(path)]
     gathered = _Gathered()
@@ -77,7 +77,7 @@ def calibrate(path: str, base: str | None = None) -> Calibration:
 
 
 class _Gathered:
-    """What is needed of the traces of all hosts; a trace is let go once it has been gone through."""
+    """The needed content of the traces of all hosts. A trace is freed once it has been read."""
 
     def __init__(self) -> None:
         self.platform = ""
@@ -90,7 +90,8 @@ class _Gathered:
         self._modules: dict[int, bytes] = {}
 
     def add(self, space: XSpace) -> None:
-        """Takes what a trace has. Raises InputError where it is damaged, or of another platform than those before."""
+        """Take the content of a trace. Raises InputError where it is damaged, or of another platform than those
+        before."""
         self.notes += [f"the profiler says: {' '.join(text.split())}" for text in (*space.errors, *space.warnings)]
         if space.capped:
             self.notes.append(f"{space.path} is a Chrome trace: it holds at most a million events, and no module")
@@ -134,7 +135,7 @@ def _base(name: str | None, device: str, platform: str, path: str) -> Target:
         name = _TPU_NAMES.get(device) or target_of_device(device)
         if name is None:
             seen = f"is of {device!r}, which no target has as its name" if device else "does not name its device"
-            raise UsageError(f"{path} {seen}: say what it is nearest to with --base (see `hloinspect targets`)")
+            raise UsageError(f"{path} {seen}: name the nearest target with --base (see `hloinspect targets`)")
     if name.endswith(".toml"):
         raise UsageError(
             f"--base {name}: expected a built-in target (see `hloinspect targets`): a target file has one base"
@@ -146,10 +147,13 @@ def _base(name: str | None, device: str, platform: str, path: str) -> Target:
 
 
 def _without_link(target: Target, measurement: Measurement) -> tuple[Sequence[MeasuredFigure], Sequence[LeftOut]]:
-    """A target file needs a whole link. Where the base has none, a trace cannot tell the rest of it."""
+    """Return the figures and the left-out ones, without figures of the link where the base has none.
+
+    A target file needs a whole link, and a trace has only part of one.
+    """
     if target.link is not None:
         return measurement.figures, measurement.left
-    reason = f"{target.name} has no host link that a measured figure could be laid over: take another base"
+    reason = f"{target.name} has no host link to replace figures of: take another base"
     links = [one for one in measurement.figures if one.key.startswith("link.")]
     figures = [one for one in measurement.figures if one not in links]
     return figures, [*measurement.left, *(LeftOut(one.key, reason) for one in links)]

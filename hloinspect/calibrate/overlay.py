@@ -1,4 +1,4 @@
-"""Measured figures as a target file that lies over a built-in target."""
+"""Measured figures as a target file on top of a built-in target."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from hloinspect.hardware.target import Target
 from hloinspect.measure.figures import D2H_RATE, DUPLEX, H2D_RATE, LATENCY, MATMUL, LeftOut, MeasuredFigure
 
 
-def source_of(figure: MeasuredFigure, trace: str) -> str:
-    """``measured: 468 d2h copies of 5,368,709,120 B ... in TRACE``."""
+def figure_source(figure: MeasuredFigure, trace: str) -> str:
+    """Return a text like ``measured: 468 d2h copies of 5,368,709,120 B ... in TRACE``."""
     return f"measured: {figure.count:,} {figure.what}, in {trace}"
 
 
 def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence[LeftOut], trace: str) -> str:
-    """The target file: ``base`` and the measured figures with their sources; what is left to the base in comments.
+    """Return the target file: ``base``, the measured figures with their sources, and comments on the figures of the
+    base.
 
-    Rates are reached ones. With both of them the link's efficiency becomes 1; how far down it may go is what the
-    slowest tenth of the copies reached on a GPU, and the base's share on a TPU, of which only typical steps are
-    measured. With one rate alone the base's efficiency stays, and the rate is divided by it.
+    Rates are reached ones. With both of them the link's efficiency becomes 1. Its lower bound is what the slowest tenth
+    of the copies reached on a GPU, and the base's share on a TPU, of which only typical steps are measured. With one
+    rate alone the base's efficiency stays, and the rate is divided by it.
     """
     by_key = {figure.key: figure for figure in figures}
     lines = [f"# Written by `hloinspect calibrate` from {_one_line(trace)}."]
@@ -34,7 +35,7 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
         if key in (D2H_RATE, H2D_RATE) and efficiency != 1.0:
             divisor, note = efficiency, f"; divided by the base's efficiency of {efficiency:g}"
         lines += ["", f"[{key}]", f"value = {_number(figure.value / divisor)}"]
-        lines += [f"source = {_quoted(source_of(figure, trace) + note)}"]
+        lines += [f"source = {_quoted(figure_source(figure, trace) + note)}"]
     if both and base.link is not None:
         below = base.link.efficiency
         low, why = below.low / below.value, f"low: as in {base.name}"
@@ -45,7 +46,7 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
         lines += ["", "[link.efficiency]", *_range(min(1.0, low), 1.0, 1.0, source)]
     if MATMUL in by_key:
         figure = by_key[MATMUL]
-        lines += ["", f"[{MATMUL}]", *_range(figure.low, figure.value, figure.high, source_of(figure, trace))]
+        lines += ["", f"[{MATMUL}]", *_range(figure.low, figure.value, figure.high, figure_source(figure, trace))]
     return "\n".join(lines) + "\n"
 
 
@@ -59,7 +60,7 @@ def _range(low: float, value: float, high: float, source: str) -> list[str]:
 
 
 def _number(value: float) -> str:
-    """Four digits are more than a measurement has."""
+    """Return a number with four digits, more than a measurement has."""
     text = f"{value:.4g}"
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 
@@ -69,5 +70,5 @@ def _one_line(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, whose escapes are JSON's."""
+    """Return a basic string of TOML, whose escapes are JSON's."""
     return json.dumps(_one_line(text), ensure_ascii=False)

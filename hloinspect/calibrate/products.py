@@ -1,4 +1,4 @@
-"""The rate that matrix products reach on a device: kernels of a trace joined to the dots of the module in it."""
+"""Rate that matrix products reach on a device: kernels of a trace joined to the dots of the module in it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hloinspect.profiles.xplane import Plane
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
 
 MIN_PEAK_US = 20.0
-"""A product is looked at if it would take so long at the peak rate: shorter ones measure launches."""
+"""The time at the peak rate from which on a product is used. Shorter ones measure launches."""
 
 _OPS = "XLA Ops"
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """All runs of one kernel of one instruction on one device; durations in ps."""
+    """All executions of one kernel of one instruction on one device, durations in ps."""
 
     program: int
     instruction: str
@@ -36,8 +36,10 @@ class Kernel:
 
 
 def gpu_kernels(plane: Plane) -> Iterator[Kernel]:
-    """The kernels of a GPU that name their instruction (statistics program_id and hlo_op). Those in a command buffer
-    may name that instead, and then join to nothing."""
+    """Yield the kernels of a GPU that name their instruction (statistics program_id and hlo_op).
+
+    Those in a command buffer may name that buffer instead, and then join to nothing.
+    """
     for line in plane.lines:
         columns = line.columns(("hlo_op", PROGRAM_ID, "memcpy_details"))
         codes, labels = columns.stats["hlo_op"].labels()
@@ -52,7 +54,7 @@ def gpu_kernels(plane: Plane) -> Iterator[Kernel]:
 
 
 def tpu_operations(plane: Plane) -> Iterator[Kernel]:
-    """The operations of a TPU's own line; the instruction's name is the event's display name."""
+    """Yield the operations of a TPU's own line. The instruction's name is the event's display name."""
     for line in plane.lines:
         if line.name != _OPS:
             continue
@@ -67,23 +69,25 @@ def tpu_operations(plane: Plane) -> Iterator[Kernel]:
 
 
 def _grouped(keys: Sequence[NDArray[np.int64]]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
-    """Each different row of the columns ``keys``, and the places where it stands."""
+    """Yield each different row of the columns ``keys``, and the places where it stands."""
     if not len(keys[0]):
         return
     code = np.zeros(len(keys[0]), np.int64)
     for key in keys:
         values, place = np.unique(key, return_inverse=True)
-        _, code = np.unique(code * len(values) + place, return_inverse=True)  # small again, so that it cannot overflow
+        _, code = np.unique(
+            code * len(values) + place, return_inverse=True
+        )  # numbered anew, so that it cannot overflow
     order = np.argsort(code, kind="stable")
     for which in np.split(order, np.cumsum(np.bincount(code))[:-1]):
         yield tuple(int(key[which[0]]) for key in keys), which
 
 
 def measure_products(kernels: Iterable[Kernel], modules: Mapping[int, bytes], target: Target) -> Measurement:
-    """The share of the target's peak that products reach: the median over executions, weighted by their FLOPs.
+    """Measure the share of the target's peak that products reach: the median over executions, weighted by their FLOPs.
 
-    Only products that compute and not memory bounds, on the target, and that run as one kernel: of several it is not
-    known which execution each belongs to.
+    Only products count that compute and not memory bounds, on the target, and that run as one kernel. With several
+    kernels it is not known which execution each belongs to.
     """
     by_instruction: dict[tuple[int, str], list[Kernel]] = defaultdict(list)
     for kernel in kernels:
@@ -134,7 +138,8 @@ def _is_bound_by_compute(cost: Cost, target: Target) -> bool:
 
 
 def _costs(proto: bytes) -> dict[str, Cost]:
-    """The cost of each instruction of a module that multiplies matrices, by name; empty where it cannot be read."""
+    """Return the cost of each instruction of a module that multiplies matrices, by name; empty where it cannot be
+    read."""
     try:
         module = load_module_bytes(proto)
         return {
@@ -149,7 +154,7 @@ def _costs(proto: bytes) -> dict[str, Cost]:
 
 
 def _on_device(module: Module) -> Iterator[Computation]:
-    """Computations that run as such, not the bodies of fusions."""
+    """Yield the computations that run as such, not the bodies of fusions."""
     bodies = {
         name
         for computation in module.computations.values()

@@ -1,7 +1,7 @@
 """The ``hloinspect`` command: a table of subcommands, and the one place where errors become exit codes.
 
 A subcommand is a module ``hloinspect.cli.<name>`` that defines a click command called ``command``. It is imported only
-when it runs (or its own help is asked), so that ``hloinspect --help`` stays quick. It returns its exit code (None is 0)
+when it runs (or its own help is shown), so that ``hloinspect --help`` stays quick. It returns its exit code (None is 0)
 or calls ``ctx.exit``, and raises :class:`~hloinspect.errors.HloInspectError` for what the user can mend.
 
 Exit codes: 0 good; 1 the gate failed; 2 wrong use, unreadable input or an internal error; 3 not enough evidence to say;
@@ -100,7 +100,7 @@ class LazyGroup(click.Group):
 
     def _run(self, arguments: list[str], extra: MutableMapping[str, Any]) -> int:
         if not arguments:
-            # Nothing was asked: help, but not success, lest an empty variable in a script pass for a good answer.
+            # No command: help, but not success, lest an empty variable in a script pass for a good answer.
             click.echo(self.get_help(click.Context(self, info_name=PROGRAM, **self.context_settings)), err=True)
             return EXIT_USAGE
         gc.disable()  # one short run that makes many objects and no circles: looking for some costs a third of its time
@@ -111,7 +111,7 @@ class LazyGroup(click.Group):
 
 
 def _exit_code(run: Callable[[], int]) -> int:
-    """Run, and turn every way in which it can end into an exit code and at most two lines on stderr.
+    """Run, and return the exit code, with at most two lines on stderr however it ends.
 
     click's ``main`` cannot do this for us: it exits with 1 when a pipe breaks or the user interrupts, and 1 means that
     the gate has failed.
@@ -151,7 +151,7 @@ def _complain(message: str) -> None:
 
 
 def _show_traceback() -> bool:
-    """Print the traceback of the exception being handled, if ``HLOINSPECT_TRACEBACK`` asks for it; return whether."""
+    """Print the traceback of the exception being handled, if ``HLOINSPECT_TRACEBACK`` says so; return whether."""
     wanted = os.environ.get("HLOINSPECT_TRACEBACK", "") not in ("", "0")
     if wanted:
         import traceback

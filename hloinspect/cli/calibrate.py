@@ -19,7 +19,7 @@ Examples:
   hloinspect calibrate host.xplane.pb --format json | jq .figures
   hloinspect inspect train.py:step --target mytarget.toml
 
-Exit codes: 0 good, 2 wrong use or unreadable input, 3 the trace tells no figure (and nothing is written)."""
+Exit codes: 0 good, 2 wrong use or unreadable input, 3 the trace has no figure (and nothing is written)."""
 
 EXIT_UNKNOWN = 3
 SCHEMA = "hloinspect.calibration/1"
@@ -28,7 +28,7 @@ SCHEMA = "hloinspect.calibration/1"
 @click.command("calibrate", epilog=EPILOG)
 @click.argument("trace", metavar="TRACE")
 @click.option(
-    "--base", metavar="NAME", help="Target for what the trace does not tell. Default: the trace's own device."
+    "--base", metavar="NAME", help="Target for what the trace does not show. Default: the trace's own device."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write the target to this TOML file, for --target.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -37,8 +37,8 @@ def command(trace: str, base: str | None, output: str | None, style: str) -> int
 
     TRACE is an .xplane.pb (or .gz), a profile directory (its newest run, all hosts), or a Chrome trace. Measured are
     host copies in each direction alone, the factor with both on, the start-up time of a copy, and matrix products; each
-    figure says how many copies it rests on. What the trace does not tell is left to the base, and said.
-    """
+    figure says how many copies it rests on. What the trace does not show is taken from the base, and the output says
+    so."""
     from hloinspect.calibrate.calibrate import calibrate
 
     progress = Progress()
@@ -85,9 +85,9 @@ def _amount(figure_key: str, value: float) -> str:
 
 
 def _text(found: Calibration, columns: int, written: str | None) -> str:
-    import textwrap
-
     from hloinspect.errors import printable as clean
+    from hloinspect.render.terminal.table import Column, Layout, table
+    from hloinspect.render.terminal.wrap import wrapped
 
     device = f" ({clean(found.device)})" if found.device else ""
     hosts = f" on {len(found.traces)} hosts" if len(found.traces) > 1 else ""
@@ -96,25 +96,20 @@ def _text(found: Calibration, columns: int, written: str | None) -> str:
     )
     lines = [click.style(head, bold=True), ""]
     keys = [figure.key for figure in found.figures] + [one.key for one in found.left]
-    margin = max(map(len, keys)) + 2
-
-    def entry(key: str, text: str) -> None:
-        wrapped = textwrap.wrap(clean(text), max(30, columns - margin)) or [""]
-        lines.append(f"{key:<{margin}}{wrapped[0]}")
-        lines.extend(" " * margin + more for more in wrapped[1:])
-
+    shown = (Column(is_left=True, least=max(map(len, keys))), Column(is_left=True, least=30, is_wrapped=True))
+    layout = Layout(indent=0, has_head=False)
+    rows = []
     for figure in found.figures:
         low, high = _amount(figure.key, figure.low), _amount(figure.key, figure.high)
         spread = f" ({low} to {high})" if low != high else ""
-        entry(figure.key, f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}")
+        text = f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}"
+        rows.append((figure.key, clean(text)))
+    lines += table(shown, rows, columns, layout)
     if not found.figures:
         lines.append(click.style("nothing was measured", fg="magenta"))
     lines += ["", f"left to {found.base.name}"] if found.left else []
-    for one in found.left:
-        entry(one.key, one.reason)
-    lines += (
-        ["", *(line for note in found.notes for line in textwrap.wrap(clean(note), columns))] if found.notes else []
-    )
+    lines += table(shown, [(one.key, clean(one.reason)) for one in found.left], columns, layout)
+    lines += ["", *(line for note in found.notes for line in wrapped(clean(note), columns))] if found.notes else []
     if found.figures:
         name = clean(written) if written else "mytarget.toml"
         lines += [

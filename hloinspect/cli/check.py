@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit
-from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    compiling_options,
+    gather_compiling,
+    gather_judging,
+    judging_options,
+    rule_options,
+)
 from hloinspect.errors import CompileError, HloInspectError, UsageError, printable
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions
 
 if TYPE_CHECKING:
+    from hloinspect.analyze.options import FollowMemory, JudgeOptions
     from hloinspect.gate.baseline import Baseline
     from hloinspect.gate.config import GateConfig, GatedStep
     from hloinspect.gate.gate import Checked, Unread
@@ -39,7 +49,7 @@ that a pass) or nothing in the baseline to compare with."""
 
 EXIT_CODES = {"passed": 0, "failed": 1, "error": 2, "unknown": 3}
 SHOW_FINDINGS = frozenset({"sarif", "github"})
-"""Formats that show findings, for which rules run though no budget asks for any."""
+"""Formats that show findings, for which rules run though no budget needs any."""
 
 _HOMES = {
     "text": "terminal.check_text",
@@ -70,24 +80,18 @@ FORMATS = tuple(_HOMES)
 )
 @click.option("--format", "style", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
+@gather_compiling
+@gather_judging
 def command(
     inputs: tuple[str, ...],
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
-    module: str | None,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
     budgets: tuple[str, ...],
     baseline: Path | None,
     update_baseline: bool,
     name: str | None,
     allow_unknown: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
+    rules: RuleOptions,
     reports: tuple[str, ...],
     style: str,
     output: str | None,
@@ -102,30 +106,27 @@ def command(
     from hloinspect.gate.config import GatedStep, load_gate
     from hloinspect.gate.gate import overall
     from hloinspect.gate.sense import refuse_senseless
-    from hloinspect.rules.config import load_choice, with_options
 
     limits = tuple(parse_budget(text) for text in budgets)  # before anything is compiled
     writers = [(style, output), *(_writer(text) for text in reports)]
     here = Path.cwd()
     config = load_gate(here)
-    rules = with_options(load_choice(here), select, ignore, severity)
+    choice = rules.choice()
     baseline = baseline or (config.baseline if config else None)
-    options = GatedStep("", name or "", target, link, devices, topology, xla_flags, module, limits, production)
+    options = GatedStep("", name or "", compiling, judging, limits)
     steps = _given(inputs, options, config, here) if inputs else _configured(config, options)
     _refuse_senseless(steps, baseline, update_baseline)
     for step in steps:
-        refuse_senseless(step.budgets, rules)
-    wanted = _wanted(steps, baseline, writers, rules)
-    checks, unread = _run(steps, baseline, update_baseline, allow_unknown, wanted, cache)
+        refuse_senseless(step.budgets, choice)
+    steps = _with_rules(steps, baseline, [style_of for style_of, _ in writers], choice)
+    checks, unread = _run(steps, baseline, update_baseline, allow_unknown)
     for style_of, file in writers:
         emit(_reporter(style_of)(checks, allow_unknown, unread), file)
     return EXIT_CODES[overall(checks, allow_unknown, unread)]
 
 
 def _given(inputs: Sequence[str], options: GatedStep, config: GateConfig | None, here: Path) -> list[GatedStep]:
-    """The steps of the command line, with the budgets of pyproject.toml where none is given."""
-    from dataclasses import replace
-
+    """Return the steps of the command line, with the budgets of pyproject.toml where none is given."""
     from hloinspect.gate.gate import name_of
 
     if options.name and len(inputs) > 1:
@@ -139,37 +140,44 @@ def _given(inputs: Sequence[str], options: GatedStep, config: GateConfig | None,
 
 
 def _configured(config: GateConfig | None, options: GatedStep) -> list[GatedStep]:
-    """The steps of pyproject.toml, with the command line's budgets in place of theirs where there are some."""
-    from dataclasses import replace
-
+    """Return the steps of pyproject.toml, with the command line's budgets in place of theirs where there are some."""
     if config is None or not config.steps:
         where = config.file if config else "pyproject.toml"
         raise UsageError(f"no INPUT was given, and {where} has no [[tool.hloinspect.step]]")
-    limits = options.budgets
-    if replace(options, budgets=()) != type(options)("", ""):
+    cache = options.compiling.cache
+    nothing = type(options)("", "", compiling=CompileOptions(cache=cache))
+    if replace(options, budgets=()) != nothing:
         raise UsageError(f"no INPUT was given: how its steps are compiled stands in {config.file}")
-    return [replace(step, budgets=limits) for step in config.steps] if limits else list(config.steps)
+    return [
+        replace(step, compiling=replace(step.compiling, cache=cache), budgets=options.budgets or step.budgets)
+        for step in config.steps
+    ]
 
 
-def _wanted(
-    steps: Sequence[GatedStep], baseline: Path | None, writers: Sequence[tuple[str, str | None]], rules: Choice
-) -> tuple[Choice, bool | Literal["unassigned"] | None]:
-    """The rules to run, and whether to follow memory: neither is cheap, and a limit on time needs only those rules that
-    fail every check. Whether a step fits is known for nothing where XLA's own figure came with it."""
+def _with_rules(
+    steps: Sequence[GatedStep], baseline: Path | None, styles: Sequence[str], rules: Choice
+) -> list[GatedStep]:
+    """Return the steps with the rules to run, and whether to estimate memory.
+
+    Neither is cheap, and a limit on time needs only those rules that fail every check. Whether a step fits costs
+    nothing where XLA's own figure came with it.
+    """
     from hloinspect.gate.blocking import OVER_REPORT
     from hloinspect.rules.blocking import TOO_LARGE
 
     requested = {budget.metric.partition(".")[0] for step in steps for budget in step.budgets}
     judges_memory = "memory" in requested or not all(step.budgets for step in steps)  # by default a baseline's does
-    follow = True if judges_memory else None
-    if baseline is not None or "findings" in requested or any(style in SHOW_FINDINGS for style, _ in writers):
-        return rules, follow
-    looks_for_size = not rules.why_left_out(TOO_LARGE)
-    return rules.limited_to(OVER_REPORT), follow or ("unassigned" if looks_for_size else False)
+    memory: FollowMemory = True if judges_memory else None
+    chosen = rules
+    if baseline is None and "findings" not in requested and not any(style in SHOW_FINDINGS for style in styles):
+        looks_for_size = not rules.why_left_out(TOO_LARGE)
+        chosen = rules.limited_to(OVER_REPORT)
+        memory = memory or ("unassigned" if looks_for_size else False)
+    return [replace(step, judging=replace(step.judging, rules=chosen, memory=memory)) for step in steps]
 
 
 def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update: bool) -> None:
-    """What makes no sense is told before anything is compiled."""
+    """Raise UsageError for what makes no sense, before anything is compiled."""
     if baseline is None:
         if update:
             raise UsageError("--update-baseline needs to know which: --baseline FILE, or baseline in pyproject.toml")
@@ -182,45 +190,43 @@ def _refuse_senseless(steps: Sequence[GatedStep], baseline: Path | None, update:
             raise UsageError("standard input has no name to record it under: give --as NAME")
     seen: dict[tuple[str, str | None, int | None], GatedStep] = {}
     for step in steps:
-        other = seen.setdefault((step.name, step.target, step.devices), step)
+        other = seen.setdefault((step.name, step.target, step.compiling.devices), step)
         if other is not step:
             raise UsageError(_same_name_text(other, step))
 
 
 def _same_name_text(one: GatedStep, other: GatedStep) -> str:
-    """Return what to say of two steps that a baseline would call the same, with what tells them apart."""
-    options = ("source", "module", "link", "topology", "xla_flags", "production")
-    differing = [option for option in options if getattr(one, option) != getattr(other, option)]
-    sides = [", ".join(_option_text(step, option) for option in differing) for step in (one, other)]
+    """Return what to say of two steps that a baseline would call the same, with what is different."""
+    texts = [_option_texts(step) for step in (one, other)]
+    differing = [(a, b) for a, b in zip(*texts, strict=True) if a != b]
+    sides = [", ".join(pair[side] for pair in differing) for side in (0, 1)]
     between = f" ({sides[0]}; {sides[1]})" if differing else ""
     remedy = "give one of them a name of its own: name = in pyproject.toml, or --as NAME for one INPUT alone"
     return f"{one.name} is there twice for {one.target or 'no target'}{between}: {remedy}"
 
 
-def _option_text(step: GatedStep, option: str) -> str:
-    value = getattr(step, option)
-    if option == "source":
-        return str(value)
-    if option == "production":
-        return value.option if value else "nothing of the production run"
-    shown = " ".join(value) if isinstance(value, tuple) else value
-    return f"{option} {shown}" if shown else f"no {option}"
+def _option_texts(step: GatedStep) -> list[str]:
+    """Return the options by which two steps of one name may differ, a text each."""
+    compiling = step.compiling
+    named = {
+        "module": compiling.module,
+        "link": step.judging.link,
+        "topology": compiling.topology,
+        "xla_flags": " ".join(compiling.xla_flags),
+    }
+    shown = [f"{option} {value}" if value else f"no {option}" for option, value in named.items()]
+    return [step.source, *shown, compiling.production.option or "nothing of the production run"]
 
 
 def _run(
-    steps: Sequence[GatedStep],
-    path: Path | None,
-    update: bool,
-    allow_unknown: bool,
-    wanted: tuple[Choice, bool | Literal["unassigned"] | None],
-    cache: Path | None,
+    steps: Sequence[GatedStep], path: Path | None, update: bool, allow_unknown: bool
 ) -> tuple[list[Checked], list[Unread]]:
     known: Baseline | None = None
     if path is not None:
         from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 
         known = Baseline(path) if update and not path.exists() else load_baseline(path)
-    reports, unread = _reports(steps, wanted, cache)
+    reports, unread = _reports(steps)
     checks = _checks(reports, known)
     if not update or path is None or not _is_recordable(path, checks, unread, allow_unknown):
         return checks, unread
@@ -231,7 +237,7 @@ def _run(
 
 
 def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None) -> list[Checked]:
-    """Hold each report against its budgets. Raises UsageError where two are one step to a baseline."""
+    """Check each report against its budgets. Raises UsageError where two are one step to a baseline."""
     from hloinspect.gate.gate import check_report
 
     checks = [
@@ -247,7 +253,8 @@ def _checks(reports: Sequence[tuple[GatedStep, Report]], known: Baseline | None)
 
 
 def _is_recordable(path: Path, checks: Sequence[Checked], unread: Sequence[Unread], allow_unknown: bool) -> bool:
-    """Whether the answers may become a baseline; says why not. Raises UsageError where one rests on unknown times."""
+    """Return whether the answers may become a baseline, and say why not. Raises UsageError where one rests on unknown
+    times."""
     from hloinspect.gate.gate import why_no_entry
     from hloinspect.gate.words import finding_text
 
@@ -264,21 +271,21 @@ def _is_recordable(path: Path, checks: Sequence[Checked], unread: Sequence[Unrea
     return not unread
 
 
-def _reports(
-    steps: Sequence[GatedStep], wanted: tuple[Choice, bool | Literal["unassigned"] | None], cache: Path | None
-) -> tuple[list[tuple[GatedStep, Report]], list[Unread]]:
-    """The reports on all steps. One of several that cannot be compiled or read does not keep the others from being
-    judged; wrong use does, and so does the only one, unless its compiler refused it: that is an answer on the step."""
+def _reports(steps: Sequence[GatedStep]) -> tuple[list[tuple[GatedStep, Report]], list[Unread]]:
+    """Return the reports on all steps, and those that could not be compiled or read.
+
+    One of several that cannot be read does not keep the others from being judged. Wrong use does, and so does the only
+    one, unless its compiler refused it: that is an answer on the step.
+    """
     from hloinspect.gate.gate import Unread, report_of
 
-    rules, memory = wanted
     progress = Progress()
     reports: list[tuple[GatedStep, Report]] = []
     unread: list[Unread] = []
     try:
         for step in steps:
             try:
-                report = report_of(step, rules=rules, memory=memory, cache=cache, on_progress=progress)
+                report = report_of(step, progress)
             except HloInspectError as error:
                 code = error.code if isinstance(error, CompileError) else ""
                 if isinstance(error, UsageError) or (len(steps) == 1 and not code):
@@ -299,7 +306,7 @@ def _writer(text: str) -> tuple[str, str | None]:
 
 
 def _reporter(style: str) -> Callable[[Sequence[Checked], bool, Sequence[Unread]], str]:
-    """One reporter a file; only the one that is asked for is imported."""
+    """Return the reporter of a format; only that one is imported."""
     import importlib
 
     module = importlib.import_module(f"hloinspect.render.{_HOMES[style]}")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.numbers import DEVICES, SECONDS, TOPOLOGY
-from hloinspect.cli.options import compiling_options
-from hloinspect.options import Production
+from hloinspect.cli.options import compiling_options, gather_compiling
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import CompileResult
+    from hloinspect.options import CompileOptions
 
 EPILOG = """\b
 A step is a function without required arguments that returns jax.jit(...).lower(...), or the
@@ -45,25 +45,16 @@ Examples:
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--timeout", type=SECONDS, default=1800.0, show_default=True, help="Seconds.")
 @click.option("-v", "--verbose", is_flag=True, help="When it fails, print the whole traceback too.")
+@gather_compiling
 def command(
-    step: str,
-    target_name: str,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
-    output: Path | None,
-    form: str,
-    timeout: float,
-    verbose: bool,
+    step: str, target_name: str, compiling: CompileOptions, output: Path | None, form: str, verbose: bool
 ) -> None:
     """Compile STEP (file.py:function or package.module:function) for a target that is not there.
 
     Writes the optimized module as text and proto, the StableHLO, the thunk sequence (GPU) and a manifest.json with
     versions, memory and times. The manifest is written last: without it a directory is not a result.
     """
-    from hloinspect.compile.launch import compile_step
+    from hloinspect.compile.launch import compile_named
     from hloinspect.errors import CompileError
     from hloinspect.hardware import load_target
 
@@ -71,18 +62,7 @@ def command(
     out = output or Path(f"{step.rpartition(':')[2]}-{target.name}")
     progress = Progress()
     try:
-        result = compile_step(
-            step,
-            target,
-            out=out,
-            devices=devices,
-            topology=topology,
-            xla_flags=xla_flags,
-            production=production,
-            cache=cache,
-            timeout_s=timeout,
-            on_progress=progress.show,
-        )
+        result = compile_named(step, target, compiling, out=out, on_progress=progress.show)
     except CompileError as error:
         progress.clear()
         if verbose and error.detail:
@@ -96,7 +76,7 @@ def command(
 
 
 class Progress:
-    """One line on standard error that is written over; nothing where that is no terminal."""
+    """A line on standard error that is written over; nothing where that is no terminal."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()
@@ -111,6 +91,7 @@ class Progress:
 
 
 def as_text(result: CompileResult) -> str:
+    """Return what a compilation has written, as text."""
     manifest = result.manifest
     memory, seconds = manifest.memory, manifest.seconds
     rows = [
@@ -132,6 +113,7 @@ def as_text(result: CompileResult) -> str:
 
 
 def as_json(result: CompileResult) -> str:
+    """Return the manifest and the files of a compilation as JSON."""
     import json
     from dataclasses import asdict
 

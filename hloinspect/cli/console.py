@@ -1,4 +1,4 @@
-"""What every command does with its output: colour or not, how wide, and where it goes."""
+"""The output of every command: colour or not, how wide, and where it goes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -17,20 +18,20 @@ if TYPE_CHECKING:
 
 
 LEAST_COLUMNS = 60
-"""What text is written for at least; a narrower terminal gets no picture."""
+"""Columns that text has at least; a narrower terminal gets no picture."""
 
 Picture = Callable[[int, bool], Sequence[str]]
 """Rows that show a timeline, from the number of columns and whether they may have more than ASCII."""
 
 
-def use_color(stream: IO[Any]) -> bool:
+def use_color(stream: IO[str]) -> bool:
     """Return whether ``stream`` gets colour: a terminal that can, unless NO_COLOR is set (no-color.org)."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return stream.isatty()
 
 
-def width(stream: IO[Any]) -> int:
+def width(stream: IO[str]) -> int:
     """Return how many columns to write: the terminal's, from 60 to 100; 100 where ``stream`` is none."""
     if not stream.isatty():
         return 100
@@ -75,20 +76,21 @@ def emit_bytes(content: bytes, output: str | None, what: str) -> None:
         raise UsageError(f"cannot write {output}: {exc.strerror}") from exc
 
 
-def emit_report(
-    report: Report,
-    style: str,
-    output: str | None,
-    to_text: Callable[[Report, int, bool, Sequence[str]], str],
-    show_all: bool,
-    picture: Picture,
-    requested: bool | None,
-) -> None:
-    """Write a report as JSON or, by ``to_text`` (report, columns, everything, picture), as text.
+@dataclass(frozen=True, slots=True)
+class TextForm:
+    """How a report is written as text: by ``to_text`` (report, columns, everything, rows of the picture).
 
-    The rows of ``picture`` are drawn if that is ``asked``, or if it is not said and a terminal shows them. Raises as
-    ``emit`` does.
+    The rows of ``picture`` are drawn if that is ``requested``, or if it is not said and a terminal shows them.
     """
+
+    to_text: Callable[[Report, int, bool, Sequence[str]], str]
+    picture: Picture
+    show_all: bool
+    requested: bool | None
+
+
+def emit_report(report: Report, style: str, output: str | None, text: TextForm) -> None:
+    """Write a report as JSON or as text. Raises as ``emit`` does."""
     if style == "json":
         from hloinspect.report.json import to_json
 
@@ -96,16 +98,16 @@ def emit_report(
         return
     columns = width(sys.stdout)
     is_file = output not in (None, "-")
-    wanted = requested if requested is not None else not is_file and _can_draw(sys.stdout)
-    rows = picture(columns, is_file or _is_unicode(sys.stdout)) if wanted else ()
-    emit(to_text(report, columns, show_all, rows), output)
+    wanted = text.requested if text.requested is not None else not is_file and _can_draw(sys.stdout)
+    rows = text.picture(columns, is_file or _is_unicode(sys.stdout)) if wanted else ()
+    emit(text.to_text(report, columns, text.show_all, rows), output)
 
 
-def _can_draw(stream: IO[Any]) -> bool:
+def _can_draw(stream: IO[str]) -> bool:
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return False
     return shutil.get_terminal_size().columns >= LEAST_COLUMNS
 
 
-def _is_unicode(stream: IO[Any]) -> bool:
+def _is_unicode(stream: IO[str]) -> bool:
     return (getattr(stream, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf16", "utf32", "cp65001")

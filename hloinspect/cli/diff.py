@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
-from hloinspect.options import Production
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    compiling_options,
+    gather_compiling,
+    gather_judging,
+    judging_options,
+    output_options,
+    rule_options,
+)
+
+if TYPE_CHECKING:
+    from hloinspect.analyze.options import JudgeOptions
+    from hloinspect.options import CompileOptions
 
 EPILOG = """\b
 Examples:
@@ -32,21 +46,16 @@ EXIT_UNKNOWN = 3
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer that differs.")
 @rule_options
 @output_options
+@gather_compiling
+@gather_judging
 def command(
     before: str,
     after: str,
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
     target_b: str | None,
     show_all: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
+    rules: RuleOptions,
     style: str,
     output: str | None,
 ) -> int:
@@ -56,27 +65,23 @@ def command(
     tensor, loop and source, so another jax or a renumbered module does not matter. Predicted and measured may be
     compared; each side says which it is.
     """
-    from hloinspect.gate.config import GatedStep
-    from hloinspect.gate.difference import difference
-    from hloinspect.gate.gate import name_of, report_of
+    from hloinspect.analyze.answer import answer
+    from hloinspect.gate.difference import snapshot_difference
+    from hloinspect.gate.gate import name_of
     from hloinspect.gate.judge import doubt_of
     from hloinspect.gate.snapshot import snapshot_of
-    from hloinspect.rules.config import load_choice, with_options
 
-    here = Path.cwd()
-    rules = with_options(load_choice(here), select, ignore, severity)
+    judging = replace(judging, rules=rules.choice())
     progress = Progress()
     snapshots, doubts = [], []
     try:
-        for source, hardware in ((before, target), (after, target_b or target)):
-            name = name_of(source, here)
-            step = GatedStep(source, name, hardware, link, devices, topology, xla_flags, production=production)
-            report = report_of(step, rules=rules, cache=cache, on_progress=progress)
-            snapshots.append(snapshot_of(report, step.name))
+        for source, target in ((before, judging.target), (after, target_b or judging.target)):
+            report = answer(source, compiling, replace(judging, target=target), on_progress=progress).report
+            snapshots.append(snapshot_of(report, name_of(source, Path.cwd())))
             doubts.append(doubt_of(report, "stall"))
     finally:
         progress.clear()
-    found = difference(*snapshots)
+    found = snapshot_difference(*snapshots)
     if style == "json":
         from hloinspect.render.data.check_json import diff_to_json
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from hloinspect.cli.console import emit_report
-from hloinspect.cli.options import Progress, compiling_options, judging_options, report_options, rule_options
+from hloinspect.cli.console import TextForm, emit_report
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    compiling_options,
+    gather_compiling,
+    gather_judging,
+    judging_options,
+    report_options,
+    rule_options,
+)
 from hloinspect.cli.timelines import STYLES, emit_timeline, predicted_picture
 
 if TYPE_CHECKING:
-    from hloinspect.options import Production
+    from hloinspect.analyze.options import JudgeOptions
+    from hloinspect.options import CompileOptions
     from hloinspect.report.schema import Report
 
 EPILOG = """\b
@@ -37,27 +48,19 @@ EXIT_UNKNOWN = 3
 )
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--memory", is_flag=True, help="Estimate memory also without a target, when transfers are only listed.")
-@click.option("--audit", is_flag=True, help="Show all that was asked of host memory and what became of each.")
+@click.option("--audit", is_flag=True, help="Show all that was requested of host memory and what became of each.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
 @rule_options
 @report_options
+@gather_compiling
+@gather_judging
 def command(
     input: str,
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
-    keep: Path | None,
-    module: str | None,
-    memory: bool,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
+    rules: RuleOptions,
     audit: bool,
     show_all: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
     style: str,
     output: str | None,
     timeline: bool | None,
@@ -69,40 +72,26 @@ def command(
     predicted from the schedule and the target's figures; nothing runs. Below the table stands what is wrong and what to
     do (`hloinspect rules`); [tool.hloinspect] of pyproject.toml chooses the rules.
     """
-    from hloinspect.analyze.inspect import inspect
+    from hloinspect.analyze.inspect import inspect_input
     from hloinspect.render.terminal.report_text import to_audit, to_text
-    from hloinspect.rules.config import load_choice, with_options
 
-    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
+    judging = replace(judging, rules=rules.choice())
     progress = Progress()
     try:
-        found = inspect(
-            input,
-            target=target,
-            link=link,
-            devices=devices,
-            topology=topology,
-            xla_flags=xla_flags,
-            production=production,
-            cache=cache,
-            module=module,
-            keep=keep,
-            memory=memory or None,
-            rules=rules,
-            on_progress=progress,
-        )
+        found = inspect_input(input, compiling, judging, progress)
     finally:
         progress.clear()
     report = found.report
     if style in STYLES:
         emit_timeline(found, style, output)
     else:
-        emit_report(report, style, output, to_audit if audit else to_text, show_all, predicted_picture(found), timeline)
+        text = TextForm(to_audit if audit else to_text, predicted_picture(found), show_all, timeline)
+        emit_report(report, style, output, text)
     return exit_code(report)
 
 
 def exit_code(report: Report) -> int:
-    """0, or 3 where a verdict or a transfer is missing."""
+    """Return 0, or 3 where a verdict or a transfer is missing."""
     from hloinspect.kinds import UNKNOWN
 
     doubtful = any(unknown.affects == "time" for unknown in report.unknown)

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress, compiling_options, judging_options, output_options, rule_options
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    compiling_options,
+    gather_compiling,
+    gather_judging,
+    judging_options,
+    output_options,
+    rule_options,
+)
+from hloinspect.cli.plan import EXIT_NONE, emit_plan, rates, split
 from hloinspect.errors import UsageError
-from hloinspect.options import Production
+
+if TYPE_CHECKING:
+    from hloinspect.analyze.options import JudgeOptions
+    from hloinspect.options import CompileOptions
+    from hloinspect.plan.model import Plan
 
 EPILOG = """\b
 Examples:
@@ -38,22 +54,16 @@ Exit codes: 0 good, 2 wrong use or a configuration that MaxText refuses, 3 not e
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
 @rule_options
 @output_options
+@gather_compiling
+@gather_judging
 def command(
     arguments: tuple[str, ...],
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
     compare: str,
     vary: tuple[str, ...],
-    keep: Path | None,
     show_all: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
+    rules: RuleOptions,
     style: str,
     output: str | None,
 ) -> int:
@@ -66,28 +76,21 @@ def command(
     compares them (policy and flags, too, may vary as in `hloinspect plan`).
     """
     if vary:
-        return plan_maxtext(
-            arguments, vary, compare, target, link, devices, topology, xla_flags, production, cache, keep, show_all,
-            style, output,
-        )  # fmt: skip
+        if compare:
+            raise UsageError("--plan and --compare do not go together: write --plan policy=own,save,remat")
+        plan = plan_maxtext(arguments, vary, compiling, judging)
+        emit_plan(plan, style, output, show_all)
+        return 0 if plan.best is not None else EXIT_NONE
     from hloinspect.cli.inspect import exit_code
     from hloinspect.maxtext.summary import inspect_maxtext
-    from hloinspect.rules.config import load_choice, with_options
 
     progress = Progress()
     try:
         answer = inspect_maxtext(
             arguments,
-            target=target,
-            link=link,
-            devices=devices,
-            topology=topology,
-            xla_flags=xla_flags,
-            production=production,
-            cache=cache,
+            compiling,
+            replace(judging, rules=rules.choice()),
             compare=[word.strip() for word in compare.split(",") if word.strip()],
-            keep=keep,
-            rules=with_options(load_choice(Path.cwd()), select, ignore, severity),
             on_progress=progress,
         )
     finally:
@@ -104,29 +107,13 @@ def command(
 
 
 def plan_maxtext(
-    arguments: tuple[str, ...],
-    vary: tuple[str, ...],
-    compare: str,
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
-    keep: Path | None,
-    show_all: bool,
-    style: str,
-    output: str | None,
-) -> int:
-    """The plan over MaxText's keys."""
-    from hloinspect.cli.plan import EXIT_NONE, emit_plan, rates, split
+    arguments: tuple[str, ...], vary: tuple[str, ...], compiling: CompileOptions, judging: JudgeOptions
+) -> Plan:
+    """Return the plan over MaxText's keys."""
     from hloinspect.maxtext.summary import check_installed, target_for_maxtext
     from hloinspect.plan.verb import PlanRequest, make_plan
 
-    if compare:
-        raise UsageError("--plan and --compare do not go together: write --plan policy=own,save,remat")
-    targets = split(target or "")
+    targets = split(str(judging.target or ""))
     for name in targets:
         target_for_maxtext(name)
     check_installed()
@@ -135,17 +122,10 @@ def plan_maxtext(
         maxtext=arguments,
         vary=vary,
         targets=tuple(targets),
-        links=tuple(rates([link] if link else [])),
-        devices=devices,
-        topology=topology,
-        xla_flags=xla_flags,
-        production=production,
-        cache=cache,
-        keep=keep,
+        links=tuple(rates([judging.link] if judging.link else [])),
+        compiling=compiling,
     )
     try:
-        plan = make_plan(request, progress)
+        return make_plan(request, progress)
     finally:
         progress.clear()
-    emit_plan(plan, style, output, show_all)
-    return 0 if plan.best is not None else EXIT_NONE

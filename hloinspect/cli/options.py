@@ -1,4 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands share, and how they become objects.
+
+A ``gather_`` decorator stands directly above the function of a command: it takes the single options that click passes,
+and gives the function one object in their place.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,102 @@ import functools
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from hloinspect.cli.numbers import DEVICES, TOPOLOGY
-from hloinspect.options import Production, cache_folder
+from hloinspect.options import CompileOptions, Production, cache_folder
 
-Decorated = TypeVar("Decorated", bound=Callable[..., object])
+if TYPE_CHECKING:
+    from hloinspect.rules.choice import Choice
+
+Command = Callable[..., object]
+Decorated = TypeVar("Decorated", bound=Command)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOptions:
+    """``--select``, ``--ignore`` and ``--severity``, as they are written."""
+
+    select: tuple[str, ...]
+    ignore: tuple[str, ...]
+    severity: tuple[str, ...]
+
+    def choice(self) -> Choice:
+        """Return the rules to run: those of pyproject.toml, changed by these options. Raises UsageError."""
+        from hloinspect.rules.config import load_choice, with_options
+
+        return with_options(load_choice(Path.cwd()), self.select, self.ignore, self.severity)
+
+
+# --- from single options to objects ---------------------------------------------------------------
+
+
+def gather_compiling(function: Decorated) -> Decorated:
+    """Give the command ``compiling`` (CompileOptions) in place of the options that say how a step is compiled. A
+    command may lack some of them."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> object:
+        production = Production(*(options.pop(name, None) for name in ("flags_from", "autotune_results", "pgle")))
+        compiling = CompileOptions(
+            devices=options.pop("devices", None),
+            topology=options.pop("topology", None),
+            xla_flags=options.pop("xla_flags", ()),
+            production=production,
+            cache=None if options.pop("no_cache", True) else cache_folder(),
+            keep=options.pop("keep", None),
+            module=options.pop("module", None),
+            timeout_s=options.pop("timeout", CompileOptions().timeout_s),
+        )
+        return function(compiling=compiling, **options)
+
+    return cast(Decorated, command)
+
+
+def gather_judging(function: Decorated) -> Decorated:
+    """Give the command ``judging`` (JudgeOptions, without rules) in place of ``--target``, ``--link`` and ``--memory``,
+    and ``rules`` (RuleOptions) in place of the options about rules."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> object:
+        from hloinspect.analyze.options import JudgeOptions
+
+        rules = RuleOptions(*(options.pop(name) for name in ("select", "ignore", "severity")))
+        judging = JudgeOptions(
+            target=options.pop("target"), link=options.pop("link"), memory=options.pop("memory", False) or None
+        )
+        return function(judging=judging, rules=rules, **options)
+
+    return cast(Decorated, command)
+
+
+def gather_tracing(function: Decorated) -> Decorated:
+    """Give the command ``tracing`` (TraceOptions) in place of the options that say how a profile is read."""
+
+    @functools.wraps(function)
+    def command(**options: Any) -> object:
+        from hloinspect.analyze.options import TraceOptions
+
+        tracing = TraceOptions(
+            expect=options.pop("expect"),
+            jobs=options.pop("jobs"),
+            scheduler=options.pop("scheduler", None),
+            allow_broken=options.pop("allow_broken"),
+        )
+        return function(tracing=tracing, **options)
+
+    return cast(Decorated, command)
+
+
+# --- options --------------------------------------------------------------------------------------
 
 
 def judging_options(function: Decorated) -> Decorated:
-    """``--target --link --devices --topology --xla-flag``: what a step is compiled and judged for."""
+    """Add ``--target --link --devices --topology --xla-flag``: what a step is compiled and judged for."""
     for option in reversed(
         (
             click.option(
@@ -50,17 +137,8 @@ def judging_options(function: Decorated) -> Decorated:
 
 
 def production_options(function: Decorated) -> Decorated:
-    """``--flags-from --autotune-results --pgle``: what the production run had. The command gets ``production``
-    (given.Production) in their place."""
-
-    @functools.wraps(function)
-    def with_production(
-        *args: object, flags_from: Path | None, autotune_results: Path | None, pgle: Path | None, **kwargs: object
-    ) -> object:
-        return function(*args, production=Production(flags_from, autotune_results, pgle), **kwargs)
-
+    """Add ``--flags-from --autotune-results --pgle``: what the production run had."""
     path = click.Path(path_type=Path)
-    wrapped: Any = with_production
     for option in reversed(
         (
             click.option(
@@ -75,24 +153,19 @@ def production_options(function: Decorated) -> Decorated:
             click.option("--pgle", type=path, metavar="FILE|DIR", help="Profile for XLA's latency estimates (GPU)."),
         )
     ):
-        wrapped = option(wrapped)
-    return cast(Decorated, wrapped)
+        function = option(function)
+    return function
 
 
 def compiling_options(function: Decorated) -> Decorated:
-    """``production_options`` and ``--no-cache``. The command gets ``cache`` for the latter: the folder, or None."""
-
-    @functools.wraps(function)
-    def with_cache(*args: object, no_cache: bool, **kwargs: object) -> object:
-        return function(*args, cache=None if no_cache else cache_folder(), **kwargs)
-
-    wrapped: Any = with_cache
-    wrapped = click.option("--no-cache", is_flag=True, help="Compile a step anew, and do not keep it.")(wrapped)
-    return production_options(cast(Decorated, wrapped))
+    """Add ``production_options`` and ``--no-cache``."""
+    return production_options(
+        click.option("--no-cache", is_flag=True, help="Compile a step anew, and do not keep it.")(function)
+    )
 
 
 def rule_options(function: Decorated) -> Decorated:
-    """``--select --ignore --severity``: which rules run, on top of [tool.hloinspect] in pyproject.toml."""
+    """Add ``--select --ignore --severity``: which rules run, on top of [tool.hloinspect] in pyproject.toml."""
     for option in reversed(
         (
             click.option(
@@ -107,14 +180,15 @@ def rule_options(function: Decorated) -> Decorated:
 
 
 def output_options(function: Decorated) -> Decorated:
-    """``--format text|json`` and ``-o FILE``."""
+    """Add ``--format text|json`` and ``-o FILE``."""
     style = click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
     output = click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
     return style(output(function))
 
 
 def report_options(function: Decorated) -> Decorated:
-    """``--format text|json|perfetto|xplane``, ``-o`` and ``--timeline``: for commands whose answer has a timeline."""
+    """Add ``--format text|json|perfetto|xplane``, ``-o`` and ``--timeline``: for commands whose answer has a
+    timeline."""
     for option in reversed(
         (
             click.option(
@@ -143,7 +217,7 @@ def report_options(function: Decorated) -> Decorated:
 
 
 class Progress:
-    """One line on stderr that says what a long step is at; nothing where stderr is no terminal, or before
+    """A line on stderr that says what a long step is doing; nothing where stderr is no terminal, or before
     ``after_s``."""
 
     def __init__(self, after_s: float = 0.0) -> None:
@@ -158,7 +232,7 @@ class Progress:
             self._shown = True
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Take the line away."""
         if self._shown:
             click.echo("\r\033[K", nl=False, err=True)
             self._shown = False

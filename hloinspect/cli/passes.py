@@ -6,14 +6,18 @@ import contextlib
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.numbers import DEVICES, TOPOLOGY
-from hloinspect.cli.options import Progress, output_options, production_options
-from hloinspect.options import Production
+from hloinspect.cli.options import Progress, gather_compiling, output_options, production_options
+
+if TYPE_CHECKING:
+    from hloinspect.options import CompileOptions
 
 EPILOG = """\b
 A directory needs no jax. XLA writes one with
@@ -36,7 +40,7 @@ Examples:
 @click.option("--xla-flag", "xla_flags", multiple=True, metavar="FLAG", help="XLA flag for compiling; repeatable.")
 @production_options
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep the texts of a step in DIR.")
-@click.option("--module", "wanted", metavar="NAME", help="The module of a dump: its key, name or number.")
+@click.option("--module", metavar="NAME", help="The module of a dump: its key, name or number.")
 @click.option(
     "--pass", "shown", metavar="NAME", help="Show what a pass (PASS, PIPELINE/PASS, a text's number) changed."
 )
@@ -44,15 +48,11 @@ Examples:
 @click.option("--steps", is_flag=True, help="Read the texts from inside passes too.")
 @click.option("-v", "--verbose", is_flag=True, help="With --pass: whole lines, with metadata, however many.")
 @output_options
+@gather_compiling
 def command(
     source: str,
     target: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    keep: Path | None,
-    wanted: str | None,
+    compiling: CompileOptions,
     shown: str | None,
     followed: str | None,
     steps: bool,
@@ -61,7 +61,7 @@ def command(
     output: str | None,
 ) -> None:
     """Say what each compiler pass did to the offload: where annotations became copies, were dropped, made asynchronous
-    or turned to host compute.
+    or became host compute.
 
     Reads the texts that XLA writes after its passes: of a directory, or of a step that is compiled for it.
     """
@@ -73,12 +73,12 @@ def command(
         raise UsageError("--pass and --follow are two questions: give one")
     progress = Progress()
     try:
-        with _texts(source, target, devices, topology, xla_flags, production, keep, progress) as (directory, head):
-            dump = find_passes(directory, wanted, steps=steps)
+        with _texts(source, target, compiling, progress) as (directory, head):
+            dump = find_passes(directory, compiling.module, steps=steps)
             ledger = ledger_of(dump, progress)
             differences = trail = None
             if shown is not None:
-                from hloinspect.passes.difference import differences as find_differences
+                from hloinspect.passes.difference import find_differences
 
                 differences = find_differences(ledger, shown, verbose)
             if followed is not None:
@@ -103,25 +103,16 @@ def command(
 
 @contextlib.contextmanager
 def _texts(
-    source: str,
-    target: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    keep: Path | None,
-    progress: Progress,
+    source: str, target: str | None, compiling: CompileOptions, progress: Progress
 ) -> Iterator[tuple[Path, str]]:
-    """The directory that holds the texts, and words about where they come from. A step's go away behind it unless they
-    are to be kept."""
+    """Give the directory that holds the texts, and words about where they come from. Those of a step are removed
+    afterwards unless they are to be kept."""
     from hloinspect.errors import InputError, UsageError
     from hloinspect.inputs.classify import STEP, classify
 
     with contextlib.suppress(OSError, ValueError):  # what is wrong with the name, classify says
         if source and Path(source).is_dir():
-            given = {"--target": target, "--devices": devices, "--topology": topology, "--keep": keep}
-            useless = [name for name, value in given.items() if value is not None]
-            if useless := [*useless, *([production.option] if production else [])]:
+            if useless := _options_of_a_step(target, compiling):
                 raise UsageError(
                     f"{useless[0]} is for a step: {source} is a directory, of texts that are there already"
                 )
@@ -133,11 +124,27 @@ def _texts(
         raise UsageError("a step is compiled for a target: give --target (see `hloinspect targets`)")
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hloinspect-passes-")))
-        texts = scratch / "texts" if keep is None else _empty(keep)
-        yield (
-            texts,
-            _compile(source, target, devices, topology, xla_flags, production, scratch / "result", texts, progress),
-        )
+        texts = scratch / "texts" if compiling.keep is None else _empty(compiling.keep)
+        yield texts, _compile(source, target, _dumping(compiling, texts), scratch / "result", progress)
+
+
+def _options_of_a_step(target: str | None, compiling: CompileOptions) -> list[str]:
+    """Return the options that are given and have no meaning for a directory."""
+    given = {
+        "--target": target,
+        "--devices": compiling.devices,
+        "--topology": compiling.topology,
+        "--keep": compiling.keep,
+        compiling.production.option: compiling.production or None,
+    }
+    return [name for name, value in given.items() if value is not None]
+
+
+def _dumping(compiling: CompileOptions, texts: Path) -> CompileOptions:
+    """Return the options with the flags that make XLA write its texts into a directory."""
+    from hloinspect.passes.dump import FLAGS
+
+    return replace(compiling, xla_flags=(*compiling.xla_flags, f"xla_dump_to={texts.absolute()}", *FLAGS))
 
 
 def _empty(directory: Path) -> Path:
@@ -152,34 +159,13 @@ def _empty(directory: Path) -> Path:
     return directory
 
 
-def _compile(
-    step: str,
-    target_name: str,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    result: Path,
-    texts: Path,
-    progress: Progress,
-) -> str:
-    from hloinspect.compile.launch import compile_step
+def _compile(step: str, target_name: str, compiling: CompileOptions, result: Path, progress: Progress) -> str:
+    from hloinspect.compile.launch import compile_named
     from hloinspect.errors import CompileError
     from hloinspect.hardware import load_target
-    from hloinspect.passes.dump import FLAGS
 
-    flags = [*xla_flags, f"xla_dump_to={texts.absolute()}", *FLAGS]
     try:
-        made = compile_step(
-            step,
-            load_target(target_name),
-            out=result,
-            devices=devices,
-            topology=topology,
-            xla_flags=flags,
-            production=production,
-            on_progress=progress,
-        )
+        made = compile_named(step, load_target(target_name), compiling, out=result, on_progress=progress)
     except CompileError as error:
         progress.clear()
         from hloinspect.compile.known_errors import explained

@@ -11,11 +11,11 @@ import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.cli.numbers import DEVICES, JOBS, SECONDS, TOKENS, TOPOLOGY
-from hloinspect.cli.options import Progress, compiling_options
+from hloinspect.cli.options import Progress, compiling_options, gather_compiling
 from hloinspect.errors import UsageError
-from hloinspect.options import Production
 
 if TYPE_CHECKING:
+    from hloinspect.options import CompileOptions
     from hloinspect.plan.judge import WritePage
     from hloinspect.plan.model import Plan
 
@@ -73,6 +73,7 @@ EXIT_NONE = 1
     "--format", "style", type=click.Choice(["text", "json", "csv", "html"]), default="text", show_default=True
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
+@gather_compiling
 def command(
     sources: tuple[str, ...],
     vary: tuple[str, ...],
@@ -81,18 +82,13 @@ def command(
     time_text: str,
     tensors: bool,
     targets: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
+    compiling: CompileOptions,
     links: tuple[str, ...],
     also: str,
     memory: str,
     samples: str | None,
     tokens: float | None,
     jobs: int | None,
-    keep: Path | None,
-    production: Production,
-    cache: Path | None,
     show_all: bool,
     scheduler: str | None,
     style: str,
@@ -117,19 +113,14 @@ def command(
         targets=tuple(split(targets or "")),
         links=tuple(rates(links)),
         also=tuple(split(also)),
-        devices=devices,
-        topology=topology,
-        xla_flags=xla_flags,
+        compiling=compiling,
         memory_share=share_of(memory),
         samples=number,
         samples_axis=axis,
         tokens=tokens,
         jobs=jobs,
-        keep=keep,
         scheduler=scheduler,
         pages=_pages(style, output),
-        production=production,
-        cache=cache,
     )
     progress = Progress()
     try:
@@ -168,8 +159,8 @@ def _pages(style: str, output: str | None) -> WritePage | None:
 
 
 def pages_of(style: str, output: str | None) -> Path | None:
-    """The folder for the reports of single points beside a page: ``plan-points`` for ``plan.html``. Raises UsageError
-    for a page without a file."""
+    """Return the folder for the reports of single points beside a page: ``plan-points`` for ``plan.html``. Raises
+    UsageError for a page without a file."""
     if style != "html":
         return None
     if output is None or output == "-":
@@ -178,7 +169,7 @@ def pages_of(style: str, output: str | None) -> Path | None:
 
 
 def page_links(plan: Plan, folder: Path | None) -> dict[int, str]:
-    """Where the report of each point is, seen from the page."""
+    """Return where the report of each point is, seen from the page."""
     if folder is None:
         return {}
     names = {point.number: f"point{point.number}.html" for point in plan.points if point.step is not None}
@@ -186,17 +177,17 @@ def page_links(plan: Plan, folder: Path | None) -> dict[int, str]:
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas, without what is empty."""
+    """Return the parts between commas, without what is empty."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def rates(texts: Sequence[str]) -> list[str]:
-    """``225GB/s,450GB/s`` as two links; ``d2h=170GB/s,h2d=415GB/s`` is one."""
+    """Return ``225GB/s,450GB/s`` as two links; ``d2h=170GB/s,h2d=415GB/s`` is one."""
     return list(dict.fromkeys(part for text in texts for part in ([text.strip()] if "=" in text else split(text))))
 
 
 def share_of(text: str) -> float:
-    """``90%`` as 0.9. Raises UsageError."""
+    """Return ``90%`` as 0.9. Raises UsageError."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / 100
@@ -208,7 +199,7 @@ def share_of(text: str) -> float:
 
 
 def seconds_of(text: str) -> float:
-    """``10m``, ``90s`` or ``1h`` in seconds. Raises UsageError."""
+    """Return ``10m``, ``90s`` or ``1h`` in seconds. Raises UsageError."""
     units = {"s": 1.0, "m": 60.0, "h": 3600.0}
     try:
         seconds = float(text[:-1]) * units[text[-1:]]
@@ -220,7 +211,7 @@ def seconds_of(text: str) -> float:
 
 
 def samples_of(text: str | None) -> tuple[float | None, str | None]:
-    """``--samples 64`` is a number, ``--samples batch`` the axis that has it. Raises UsageError."""
+    """Read ``--samples 64`` as a number, ``--samples batch`` as the axis that has it. Raises UsageError."""
     if text is None:
         return None, None
     try:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hloinspect.cli.numbers import JOBS
-from hloinspect.cli.options import Progress, compiling_options, judging_options, rule_options
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    compiling_options,
+    gather_compiling,
+    gather_judging,
+    gather_tracing,
+    judging_options,
+    rule_options,
+)
 from hloinspect.errors import UsageError
 
 if TYPE_CHECKING:
-    from hloinspect.options import Production
+    from hloinspect.analyze.options import JudgeOptions, TraceOptions
+    from hloinspect.options import CompileOptions
     from hloinspect.report.schema import Report
 
 DEFAULT = "report.html"
@@ -41,25 +52,18 @@ EXIT_UNKNOWN = 3
 @click.option("--jobs", type=JOBS, metavar="N", help="Of a trace of many hosts: processes.")
 @click.option("--allow-broken", is_flag=True, help="Of a trace of many hosts: go without files that cannot be read.")
 @rule_options
+@gather_compiling
+@gather_judging
+@gather_tracing
 def command(
     inputs: tuple[str, ...],
     output: str | None,
     show: bool,
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: tuple[str, ...],
-    production: Production,
-    cache: Path | None,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
+    tracing: TraceOptions,
     target_b: str | None,
-    module: str | None,
-    expect: str | None,
-    jobs: int | None,
-    allow_broken: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
+    rules: RuleOptions,
 ) -> int:
     """Write a page with the step's timeline, its transfers and findings, for INPUT or for two side by side.
 
@@ -69,31 +73,15 @@ def command(
     """
     from hloinspect.analyze.answer import answer
     from hloinspect.render.page import html_page
-    from hloinspect.rules.config import load_choice, with_options
 
     path = Path(output or DEFAULT)
     _check(inputs, output, show, target_b)
-    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
+    judging = replace(judging, rules=rules.choice())
     progress = Progress(after_s=1.0)
     try:
         answers = [
-            answer(
-                source,
-                target=hardware,
-                link=link,
-                devices=devices,
-                topology=topology,
-                xla_flags=xla_flags,
-                production=production,
-                cache=cache,
-                module=module,
-                expect=expect,
-                jobs=jobs,
-                allow_broken=allow_broken,
-                rules=rules,
-                on_progress=progress,
-            )
-            for source, hardware in zip(inputs, (target, target_b or target), strict=False)
+            answer(source, compiling, replace(judging, target=target), tracing, progress)
+            for source, target in zip(inputs, (judging.target, target_b or judging.target), strict=False)
         ]
         page = html_page(*answers)
     finally:
@@ -106,7 +94,7 @@ def command(
 
 
 def _check(inputs: tuple[str, ...], output: str | None, show: bool, target_b: str | None) -> None:
-    """What can be told before anything is read. Raises UsageError."""
+    """Raise UsageError for what is wrong before anything is read."""
     if len(inputs) > 2:
         raise UsageError(f"a page shows one INPUT, or two side by side; these are {len(inputs)}")
     if target_b is not None and len(inputs) == 1:
@@ -118,7 +106,7 @@ def _check(inputs: tuple[str, ...], output: str | None, show: bool, target_b: st
 
 
 def _spare(path: Path) -> None:
-    """A file of the default name that is not ours is not overwritten."""
+    """Raise UsageError where a file of the default name is no page of ours, which would be overwritten."""
     from hloinspect.render.page.page import MARK
 
     if not path.exists():

@@ -23,7 +23,7 @@ Examples:
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
 def command(code: str | None, style: str, output: str | None) -> None:
     """List the rules, or show the page of CODE: what it finds, why it matters, what to do, and when not to."""
-    from hloinspect.rules.page import as_markdown, as_record, as_text, index_markdown
+    from hloinspect.rules.page import as_markdown, as_record, index_markdown
     from hloinspect.rules.registry import RULES, rule_of
 
     if code is None:
@@ -38,14 +38,17 @@ def command(code: str | None, style: str, output: str | None) -> None:
     elif style == "markdown":
         emit(as_markdown(rule), output)
     else:
-        emit(as_text(rule, width(sys.stdout)), output)
+        from hloinspect.render.terminal.rule_text import rule_text
+
+        emit(rule_text(rule, width(sys.stdout)), output)
 
 
 def _table() -> str:
+    from hloinspect.render.terminal.table import Layout, columns_named, table
     from hloinspect.rules.registry import RULES
 
-    name = max(len(rule.name) for rule in RULES)
-    lines = [f"{rule.code}  {rule.severity:<7}  {rule.name:<{name}}  {rule.summary}" for rule in RULES]
-    columns = width(sys.stdout)
-    shown = [line if len(line) <= columns else line[: columns - 1] + "\u2026" for line in lines]
-    return "\n".join([*shown, "", "The page of a rule: hloinspect rules CODE"])
+    head = ["code", "severity", "name", "summary"]
+    rows = [(rule.code, rule.severity, rule.name, rule.summary) for rule in RULES]
+    layout = Layout((("summary", 1),), indent=0, has_head=False)
+    lines = table(columns_named(head, head), rows, width(sys.stdout), layout)
+    return "\n".join([*lines, "", "The page of a rule: hloinspect rules CODE"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -12,12 +11,22 @@ import click
 
 from hloinspect.cli.console import emit, width
 from hloinspect.hardware import Figure, HostLink, Range, Target, load_target, target_names, with_link
+from hloinspect.render.terminal.table import Column, Layout, table
+from hloinspect.render.terminal.wrap import wrapped
 
 _LIST_SCHEMA = "hloinspect.targets/1"
 _ONE_SCHEMA = "hloinspect.target/1"
 
 # One line of `targets NAME`: what, how much with its unit, where from, and whether it is an estimate.
 _Row = tuple[str, str, str, bool]
+
+_COLUMNS = (
+    Column("target", is_left=True),
+    *(Column(head) for head in ("bf16\nTFLOP/s", "HBM\nGB", "HBM\nTB/s", "link d2h\nGB/s", "link h2d\nGB/s")),
+    Column("devices\na host"),
+    Column("title", is_left=True),
+)
+_FIGURES = (Column(is_left=True), Column(), Column(is_left=True, least=24, is_wrapped=True))
 
 EPILOG = """\b
 Examples:
@@ -42,7 +51,7 @@ def command(name: str | None, link: str | None, style: str, output: str | None) 
         if link is not None:
             raise click.UsageError("--link needs a NAME", click.get_current_context())
         targets = [load_target(each) for each in target_names()]
-        emit(_list_json(targets) if style == "json" else _list_text(targets), output)
+        emit(_list_json(targets) if style == "json" else _list_text(targets, width(sys.stdout)), output)
         return
     target = load_target(name)
     if link is not None:
@@ -58,18 +67,8 @@ def _one_json(target: Target) -> str:
     return json.dumps({"schema": _ONE_SCHEMA, "target": asdict(target)}, indent=2)
 
 
-def _list_text(targets: list[Target]) -> str:
-    head = [
-        ("", "bf16", "HBM", "HBM", "link d2h", "link h2d", "devices", ""),
-        ("target", "TFLOP/s", "GB", "TB/s", "GB/s", "GB/s", "a host", "title"),
-    ]
-    rows = head + [_list_row(target) for target in targets]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for name, *amounts, title in rows:
-        middle = [amount.rjust(space) for amount, space in zip(amounts, widths[1:-1], strict=True)]
-        lines.append("  ".join([name.ljust(widths[0]), *middle, title]).rstrip())
-    lines[: len(head)] = [click.style(line, bold=True) for line in lines[: len(head)]]
+def _list_text(targets: list[Target], columns: int) -> str:
+    lines = table(_COLUMNS, [_list_row(target) for target in targets], columns, Layout(indent=0))
     return "\n".join([*lines, "", "Every figure with its source: hloinspect targets NAME"])
 
 
@@ -89,18 +88,13 @@ def _list_row(target: Target) -> tuple[str, ...]:
 
 def _one_text(target: Target, columns: int) -> str:
     rows = list(_rows(target))
-    left = max(len(what) for what, _, _, _ in rows)
-    middle = max(len(amount) for _, amount, _, _ in rows)
-    margin = left + middle + 6
     lines = [click.style(target.name, bold=True) + f"   {target.title} ({target.platform})", ""]
-    for what, amount, source, estimate in rows:
-        wrapped = textwrap.wrap(source, max(24, columns - margin)) or [""]
-        lines.append(f"{what:<{left}}  {amount:>{middle}} {'~' if estimate else ' '}  {wrapped[0]}".rstrip())
-        lines += [" " * margin + more for more in wrapped[1:]]
+    cells = [(what, f"{amount} {'~' if estimate else ' '}", source) for what, amount, source, estimate in rows]
+    lines += table(_FIGURES, cells, columns, Layout(indent=0, has_head=False))
     if any(estimate for _, _, _, estimate in rows):
         lines += ["", "~ an estimate: no vendor has published it"]
     for note in target.notes:
-        lines += ["", *textwrap.wrap(f"Note: {note}", columns)]
+        lines += ["", *wrapped(f"Note: {note}", columns)]
     return "\n".join(lines)
 
 

@@ -43,7 +43,7 @@ def emit_timeline(answer: Inspection | TraceInspection, style: str, output: str 
 
 
 def predicted_picture(answer: Inspection) -> Picture:
-    """Draws the predicted step; nothing where there is none."""
+    """Draw the predicted step; nothing where there is none."""
 
     def draw(columns: int, is_unicode: bool) -> Sequence[str]:
         from hloinspect.render.terminal.minimap import minimap
@@ -54,7 +54,7 @@ def predicted_picture(answer: Inspection) -> Picture:
 
 
 def measured_picture(answer: TraceInspection) -> Picture:
-    """Draws a typical step of the device that waits the longest; nothing where none was kept."""
+    """Draw a typical step of the device that waits the longest; nothing where none was kept."""
 
     def draw(columns: int, is_unicode: bool) -> Sequence[str]:
         from hloinspect.render.terminal.minimap import minimap

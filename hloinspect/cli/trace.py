@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from hloinspect.cli.console import emit_report
+from hloinspect.cli.console import TextForm, emit_report
 from hloinspect.cli.numbers import DEVICES, JOBS, TOPOLOGY
-from hloinspect.cli.options import Progress, report_options, rule_options
+from hloinspect.cli.options import (
+    Progress,
+    RuleOptions,
+    gather_compiling,
+    gather_judging,
+    gather_tracing,
+    report_options,
+    rule_options,
+)
 from hloinspect.cli.timelines import STYLES, emit_timeline, measured_picture
+
+if TYPE_CHECKING:
+    from hloinspect.analyze.options import JudgeOptions, TraceOptions
+    from hloinspect.options import CompileOptions
 
 EPILOG = """\b
 Examples:
@@ -42,20 +55,16 @@ EXIT_UNKNOWN = 3
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer, host, device and step that was set aside.")
 @rule_options
 @report_options
+@gather_compiling
+@gather_judging
+@gather_tracing
 def command(
     input: str,
-    target: str | None,
-    link: str | None,
-    devices: int | None,
-    topology: str | None,
-    expect: str | None,
-    jobs: int | None,
-    scheduler: str | None,
-    allow_broken: bool,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
+    tracing: TraceOptions,
+    rules: RuleOptions,
     show_all: bool,
-    select: tuple[str, ...],
-    ignore: tuple[str, ...],
-    severity: tuple[str, ...],
     style: str,
     output: str | None,
     timeline: bool | None,
@@ -66,34 +75,21 @@ def command(
     s3://). Transfers are found in the module that the trace carries, and timed by the trace. Nothing is written beside
     it.
     """
-    from hloinspect.analyze.trace import trace
+    from hloinspect.analyze.trace import trace_input
     from hloinspect.kinds import UNKNOWN
     from hloinspect.render.terminal.measured_text import to_text
-    from hloinspect.rules.config import load_choice, with_options
 
-    rules = with_options(load_choice(Path.cwd()), select, ignore, severity)
+    judging = replace(judging, rules=rules.choice())
     progress = Progress(after_s=2.0)
     try:
-        found = trace(
-            input,
-            target=target,
-            link=link,
-            devices=devices,
-            topology=topology,
-            expect=expect,
-            rules=rules,
-            jobs=jobs,
-            scheduler=scheduler,
-            allow_broken=allow_broken,
-            on_progress=progress,
-        )
+        found = trace_input(input, compiling, judging, tracing, progress)
     finally:
         progress.clear()
     report = found.report
     if style in STYLES:
         emit_timeline(found, style, output)
     else:
-        emit_report(report, style, output, to_text, show_all, measured_picture(found), timeline)
+        emit_report(report, style, output, TextForm(to_text, measured_picture(found), show_all, timeline))
     doubtful = any(unknown.affects in ("time", "transfers") for unknown in report.unknown)
     unsure = any(transfer.verdict == UNKNOWN for transfer in report.transfers)
     return EXIT_UNKNOWN if doubtful or unsure else 0

@@ -17,54 +17,64 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hloinspect.errors import InputError, UsageError
-from hloinspect.inputs.manifest import MANIFEST, CompileResult, load_result
+from hloinspect.inputs.manifest import MANIFEST, CompileResult, Versions, load_result
 from hloinspect.options import cache_folder
+
+if TYPE_CHECKING:
+    from hloinspect.compile.protocol import Compilation, ProductionRun
 
 __all__ = ["cache_folder", "clear", "copy_to", "entries", "find", "key_of", "limit_bytes", "store"]
 
 LIMIT_BYTES = 1 << 30
-"""What the folder may hold unless HLOINSPECT_CACHE_BYTES says otherwise."""
+"""Bytes that the folder may hold unless HLOINSPECT_CACHE_BYTES says otherwise."""
 
 _MOST_DIGITS = 18
 _PREFIX = "step-"
-_DECIDES = ("target", "platform", "target_config", "devices", "topology", "xla_flags", "compiler_options")
 
 
 def key_of(
     stablehlo: str,
-    request: Mapping[str, Any],
-    versions: Mapping[str, str | None],
-    configuration: Mapping[str, Any],
+    compilation: Compilation,
+    versions: Versions,
+    configuration: Mapping[str, object],
 ) -> str:
-    """The name of an entry: 40 hexadecimal digits of a hash. ``configuration`` is what decides a compilation beside
-    the program and the request (compile/child/configuration.py)."""
-    decides = {name: request.get(name) for name in _DECIDES} | {"versions": dict(versions)}
-    decides["configuration"] = dict(configuration)
-    decides["production"] = _contents(request.get("production"))
-    decides["code"] = _own_code()
+    """Return the name of an entry: 40 hexadecimal digits of a hash. ``configuration`` is what decides a compilation
+    beside the program and the request (compile/child/configuration.py)."""
+    decides = {
+        "target": compilation.target,
+        "platform": compilation.platform,
+        "target_config": compilation.target_config,
+        "devices": compilation.devices,
+        "topology": compilation.topology,
+        "xla_flags": compilation.xla_flags,
+        "compiler_options": compilation.compiler_options,
+        "versions": dict(versions),
+        "configuration": dict(configuration),
+        "production": _contents(compilation.production),
+        "code": _own_code(),
+    }
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode())
     digest.update(stablehlo.encode("utf-8", "replace"))
     return digest.hexdigest()[:40]
 
 
-def _contents(production: Mapping[str, Any] | None) -> list[Any]:
-    """What was given of a production run: the content of its files, and their names, which the manifest repeats. Its
-    flags are among the request's."""
-    if not production:
+def _contents(production: ProductionRun | None) -> list[object]:
+    """Return what was given of a production run: the content of its files, and their names, which the manifest repeats.
+    Its flags are among the compilation's."""
+    if production is None:
         return []
-    files = [production[name] for name in ("autotune_results", "pgle")]
     return [
-        [production["flags_from"], production["left_out"]],
-        *([file["path"], file["sha256"]] if file else None for file in files),
+        [production.flags_from, production.left_out],
+        *([file.path, file.sha256] if file else None for file in (production.autotune_results, production.pgle)),
     ]
 
 
 @functools.cache
 def _own_code() -> str:
-    """A hash of this package: it decides how kernels are lowered and what the compiler is told."""
+    """Return a hash of this package: it decides how kernels are lowered and what the compiler is told."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         with contextlib.suppress(OSError):
@@ -73,7 +83,7 @@ def _own_code() -> str:
 
 
 def find(folder: Path, key: str) -> CompileResult | None:
-    """The entry, marked as used now; None where there is none that is whole."""
+    """Return the entry, marked as used now; None where there is none that is whole."""
     entry = folder / f"{_PREFIX}{key}"
     try:
         result = load_result(entry)
@@ -84,7 +94,7 @@ def find(folder: Path, key: str) -> CompileResult | None:
 
 
 def copy_to(result: CompileResult, out: Path) -> None:
-    """All files of an entry but its manifest, which says for which step it was compiled."""
+    """Copy all files of an entry but its manifest, which says for which step it was compiled."""
     for path in result.directory.iterdir():
         if path.name != MANIFEST:
             shutil.copyfile(path, out / path.name)
@@ -110,7 +120,7 @@ def store(folder: Path, key: str, made: Path) -> None:
 
 
 def limit_bytes() -> int:
-    """What the folder may hold. Raises UsageError for a limit that is no number."""
+    """Return how much the folder may hold. Raises UsageError for a limit that is no number."""
     text = os.environ.get("HLOINSPECT_CACHE_BYTES", "")
     if not text:
         return LIMIT_BYTES
@@ -120,7 +130,7 @@ def limit_bytes() -> int:
 
 
 def entries(folder: Path) -> list[tuple[Path, int]]:
-    """Entries with their bytes, the one that was not used for the longest first."""
+    """Return the entries with their bytes, the one that was not used for the longest first."""
     found: list[tuple[float, Path, int]] = []
     for entry in _ours(folder):
         with contextlib.suppress(OSError):  # another process may take it away

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hloinspect.errors import CompileError
@@ -25,7 +25,7 @@ _PIPELINING = {f"xla_gpu_pipeline_{name}": f"xla_gpu_enable_pipelined_{name}" fo
 
 
 def compiler_options(flags: Iterable[str]) -> dict[str, Option]:
-    """``--xla_foo=bar``, ``xla_foo=bar`` or ``--xla_foo`` (true), each as one option; the last of a name wins.
+    """Return ``--xla_foo=bar``, ``xla_foo=bar`` or ``--xla_foo`` (true), each as one option; the last of a name wins.
 
     true and false become bools, and on, off, default and explicit of ``xla_gpu_pipeline_*`` names of the enum.
     Everything else stays text, which XLA converts by the flag's own type.
@@ -80,8 +80,9 @@ def _mode(value: str) -> str:
     return f"COLLECTIVE_PIPELINING_MODE_{value.upper()}"
 
 
-def renamed(options: dict[str, Option], refused: str) -> dict[str, Option] | None:
-    """``options`` with the one that this XLA does not know under its new name; None where there is no other name."""
+def renamed(options: Mapping[str, Option], refused: str) -> dict[str, Option] | None:
+    """Return ``options`` with the one that this XLA does not know under its new name; None where there is no other
+    name."""
     for new, old in _PIPELINING.items():
         if refused == old and old in options:
             rest = {name: value for name, value in options.items() if name != old}
@@ -90,12 +91,12 @@ def renamed(options: dict[str, Option], refused: str) -> dict[str, Option] | Non
 
 
 def name_of_flag(flag: str) -> str:
-    """The name of a flag as a user writes it; "" for what is none."""
+    """Return the name of a flag as a user writes it; "" for what is none."""
     match = _FLAG.fullmatch(flag.strip())
     return match["name"] if match else ""
 
 
 def aliases_of(name: str) -> tuple[str, ...]:
-    """A flag's name and the other one that XLA has for it, if there is one."""
+    """Return a flag's name and the other one that XLA has for it, if there is one."""
     others = [b for a, b in _PIPELINING.items() if a == name] + [a for a, b in _PIPELINING.items() if b == name]
     return (name, *others)

@@ -23,7 +23,7 @@ class Known:
 KNOWN = (
     Known(
         re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
-        "a value that the step places in host memory is a result, and the result is not asked for there: give "
+        "a value that the step places in host memory is a result, and the result is not requested there: give "
         'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. Where the '
         "error names an argument of a step for a TPU, and jax.checkpoint fetches that argument in the forward and in "
         "the backward pass: jax.lax.optimization_barrier around the argument, in front of jax.device_put",
@@ -32,7 +32,7 @@ KNOWN = (
         re.compile(r"Fusion must have backend config|caller must be an async computation"),
         "known of libtpu where jax.checkpoint fetches an argument in host memory in the forward and in the backward "
         "pass: put jax.lax.optimization_barrier around the argument, in front of jax.device_put. It is then fetched "
-        "once and kept; in a lax.scan over layers each turn fetches its own",
+        "once and kept; in a lax.scan over layers each iteration fetches its own",
     ),
     Known(
         re.compile(r"Side-effect ops cannot be replicated"),
@@ -97,14 +97,14 @@ KNOWN = (
     ),
     Known(
         re.compile(r"cudaErrorInvalidDevice"),
-        "a sort or ragged product asks a CUDA library for its scratch size without a device: add --xla-flag "
+        "a sort or ragged product needs its scratch size from a CUDA library, which has no device: add --xla-flag "
         "xla_gpu_deviceless_cub_mode=DEVICELESS_CUB_DISABLED",
     ),
 )
 
 
 def explained(error: CompileError) -> CompileError:
-    """The same error with what to do about it, where it is a known one."""
+    """Return the same error with what to do about it, where it is a known one."""
     text = f"{error} {error.detail}"
     for known in KNOWN:
         if known.pattern.search(text):

@@ -1,7 +1,7 @@
-"""What the production run had and a laptop has not: its XLA flags, its autotuning results, its PGLE profile.
+"""Reads what the production run had and a laptop has not: its XLA flags, its autotuning results, its PGLE profile.
 
-With them the module that is checked is the module that is deployed. Here they are read and validated, and put into the
-request for the child; ``compile/child/tuned.py`` compiles with them and says what XLA used. No jax.
+With them the module that is checked is the module that is deployed. ``compile/child/tuned.py`` compiles with them and
+says what XLA used. No jax.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hloinspect.compile.flags import aliases_of, name_of_flag
-from hloinspect.compile.run_flags import read_run_flags
+from hloinspect.compile.protocol import AutotuneResults, ProductionRun, Profile
+from hloinspect.compile.run_flags import RunFlags, read_run_flags
 from hloinspect.errors import InputError, UsageError
 from hloinspect.options import Production
 
@@ -26,8 +26,8 @@ LEGACY, CURRENT = "AutotuneResults", "AutotuneCache"
 
 @dataclass(frozen=True, slots=True)
 class AutotuneFile:
-    """What is in a file of autotuning results. ``devices`` are the descriptions of GPUs that the older message has in
-    plain text."""
+    """The content of a file of autotuning results. ``devices`` are the descriptions of GPUs that the older message has
+    in plain text."""
 
     message: str  # LEGACY | CURRENT
     text: bool
@@ -36,40 +36,41 @@ class AutotuneFile:
 
     @property
     def dnn_version(self) -> str | None:
-        """The cuDNN that all entries were tuned with, ``9.12.0``: it is part of their key."""
+        """Return the cuDNN that all entries were tuned with, ``9.12.0``: it is part of their key."""
         found = {version for device in self.devices for version in re.findall(r"DNN version: (\d+\.\d+\.\d+)", device)}
         return found.pop() if len(found) == 1 else None
 
 
-def request_fields(production: Production | None, platform: str, xla_flags: Sequence[str]) -> dict[str, Any]:
-    """The request's ``xla_flags`` and ``production``: the user's own flags come last and win.
+def production_run(production: Production, platform: str, xla_flags: Sequence[str]) -> ProductionRun | None:
+    """Return what the production run had, read and validated; None where nothing is given. Its flags are without those
+    that the user gives again in ``xla_flags``: the user's own win.
 
     Raises InputError for a file that is not what it is given as, and UsageError where the target has no such thing.
     """
     if not production:
-        return {"xla_flags": [*xla_flags], "production": None}
+        return None
     if platform != "gpu" and (production.autotune_results or production.pgle):
         option = "--autotune-results" if production.autotune_results else "--pgle"
         raise UsageError(f"{option} is for GPUs: XLA tunes nothing by running on a {platform.upper()}")
-    given: dict[str, Any] = {"flags_from": None, "flags": [], "left_out": [], "autotune_results": None, "pgle": None}
-    from_run: list[str] = []
+    run = RunFlags("", (), ())
     if production.flags_from is not None:
         run = read_run_flags(production.flags_from)
-        own = {alias for flag in xla_flags for alias in aliases_of(name_of_flag(flag))}
-        from_run = [flag for flag in run.flags if name_of_flag(flag) not in own]
-        given |= {"flags_from": run.origin, "flags": from_run, "left_out": [list(pair) for pair in run.left_out]}
-    if production.autotune_results is not None:
-        given["autotune_results"] = _autotune_request(production.autotune_results)
-    if production.pgle is not None:
-        given["pgle"] = _pgle_request(production.pgle)
-    return {"xla_flags": [*from_run, *xla_flags], "production": given}
+    own = {alias for flag in xla_flags for alias in aliases_of(name_of_flag(flag))}
+    return ProductionRun(
+        flags_from=run.origin if production.flags_from is not None else None,
+        flags=tuple(flag for flag in run.flags if name_of_flag(flag) not in own),
+        left_out=run.left_out,
+        autotune_results=_autotune_results(production.autotune_results) if production.autotune_results else None,
+        pgle=_profile(production.pgle) if production.pgle else None,
+    )
 
 
-def with_dnn_version(target_config: str, production: dict[str, Any] | None) -> str:
-    """The target's configuration with the cuDNN that the results were tuned with, without which XLA finds none."""
-    version = ((production or {}).get("autotune_results") or {}).get("dnn_version")
-    if not version:
+def with_dnn_version(target_config: str, production: ProductionRun | None) -> str:
+    """Return the target's configuration with the cuDNN that the autotuning results are of: XLA finds none without."""
+    results = production.autotune_results if production else None
+    if results is None or not results.dnn_version:
         return target_config
+    version = results.dnn_version
     major, minor, patch = version.split(".")
     text = re.sub(r'(?<!\w)dnn_version\s*:\s*"[^"]*"', f'dnn_version: "{version}"', target_config)
     info = f"dnn_version_info {{ major: {major} minor: {minor} patch: {patch} }}"
@@ -79,23 +80,23 @@ def with_dnn_version(target_config: str, production: dict[str, Any] | None) -> s
 # --- autotuning results ---------------------------------------------------------------------------
 
 
-def _autotune_request(path: Path) -> dict[str, Any]:
+def _autotune_results(path: Path) -> AutotuneResults:
     data = _read(path, "--autotune-results")
     found = autotune_file(data, path)
-    return {
-        "path": str(path),
-        "file": str(path.absolute()),
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "text": found.text,
-        "message": found.message,
-        "devices": [*found.devices],
-        "dnn_version": found.dnn_version,
-    }
+    return AutotuneResults(
+        path=str(path),
+        file=str(path.absolute()),
+        sha256=hashlib.sha256(data).hexdigest(),
+        text=found.text,
+        message=found.message,
+        devices=found.devices,
+        dnn_version=found.dnn_version,
+    )
 
 
 def autotune_file(data: bytes, path: Path) -> AutotuneFile:
-    """What a file of autotuning results holds, text or binary. Raises InputError for anything else, also for a file
-    without entries, as XLA writes one where nothing was tuned."""
+    """Return what a file of autotuning results holds, text or binary. Raises InputError for anything else, also for a
+    file without entries, as XLA writes one where nothing was tuned."""
     text = _as_text(data)
     found = _autotune_text(text) if text is not None else None
     found = found or _autotune_binary(data)
@@ -116,7 +117,7 @@ def _autotune_text(text: str) -> AutotuneFile | None:
 
 
 def _autotune_binary(data: bytes) -> AutotuneFile | None:
-    """AutotuneResults: 4 results {1 device}. AutotuneCache: 3 entries."""
+    """Read the binary form. AutotuneResults: 4 results {1 device}. AutotuneCache: 3 entries."""
     from hloinspect.profiles.xplane.wire import BYTES, VARINT, WireError, fields
 
     try:
@@ -141,7 +142,7 @@ def _autotune_binary(data: bytes) -> AutotuneFile | None:
 # --- profiles -------------------------------------------------------------------------------------
 
 
-def _pgle_request(path: Path) -> dict[str, Any]:
+def _profile(path: Path) -> Profile:
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".pbtxt", ".pb") and file.is_file())
         if not files:
@@ -157,18 +158,18 @@ def _pgle_request(path: Path) -> dict[str, Any]:
             text = _as_text(data) is not None
         digest.update(f"{file.name if path.is_dir() else ''}\0{len(data)}\0".encode())
         digest.update(data)
-    return {
-        "path": str(path),
-        "file": str(path.absolute()),
-        "sha256": digest.hexdigest(),
-        "text": text,
-        "directory": path.is_dir(),
-    }
+    return Profile(
+        path=str(path),
+        file=str(path.absolute()),
+        sha256=digest.hexdigest(),
+        text=text,
+        directory=path.is_dir(),
+    )
 
 
 def costs_of(data: bytes, path: Path) -> tuple[str, ...]:
-    """The names of instructions that a profile (``ProfiledInstructionsProto``, text or binary) has a cost for. Raises
-    InputError where it has none: XLA takes what it cannot read for no profile, and says nothing."""
+    """Return the names of instructions that a profile (``ProfiledInstructionsProto``, text or binary) has a cost for.
+    Raises InputError where it has none: XLA takes what it cannot read for no profile, and says nothing."""
     text = _as_text(data)
     names = re.findall(r'\bname\s*:\s*"((?:[^"\\]|\\.)*)"', text) if text is not None and "costs" in text else []
     names = names or list(_binary_costs(data))
@@ -178,7 +179,7 @@ def costs_of(data: bytes, path: Path) -> tuple[str, ...]:
 
 
 def _binary_costs(data: bytes) -> Iterator[str]:
-    """ProfiledInstructionsProto: 1 costs {1 name, 2 cost_us}, 2 latencies."""
+    """Yield the names of ProfiledInstructionsProto: 1 costs {1 name, 2 cost_us}, 2 latencies."""
     from hloinspect.profiles.xplane.wire import BYTES, FIXED64, WireError, fields
 
     try:
@@ -196,7 +197,7 @@ def _binary_costs(data: bytes) -> Iterator[str]:
 
 
 def _as_text(data: bytes) -> str | None:
-    """The text of a file that is text: what is not printable occurs in binary messages only."""
+    """Return the text of a file that is text: what is not printable occurs in binary messages only."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

@@ -36,7 +36,7 @@ _LEFT_OUT = tuple(
     )
 )
 EXPECTED = frozenset({"output", "for CPUs", "set by JAX"})
-"""Reasons that nobody needs to be told."""
+"""Reasons that a note does not name."""
 
 _FIELD = re.compile(r'(?P<name>\w+)\s*:\s*(?P<value>"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[^\s{}"\'#]+)')
 _MESSAGE = re.compile(r"(?P<name>\w+)\s*:?\s*\{")
@@ -54,8 +54,9 @@ class RunFlags:
 
 
 def read_run_flags(path: Path) -> RunFlags:
-    """The flags of the run that ``path`` comes from: a file ``*.debug_options``, a directory of ``--xla_dump_to``, or
-    what ``hloinspect compile`` wrote (its directory or its manifest). Raises InputError for anything else."""
+    """Return the flags of the run that ``path`` comes from: a file ``*.debug_options``, a directory of
+    ``--xla_dump_to``, or what ``hloinspect compile`` wrote (its directory or its manifest). Raises InputError for
+    anything else."""
     if path.is_dir():
         if (path / MANIFEST).is_file():
             return _of_manifest(path / MANIFEST, str(path))
@@ -66,7 +67,7 @@ def read_run_flags(path: Path) -> RunFlags:
 
 
 def _debug_options_in(directory: Path) -> Path:
-    """The file of the module that ``inspect`` would look at; of a directory without modules, the only one."""
+    """Return the file of the module that ``inspect`` would look at; of a directory without modules, the only one."""
     try:
         modules = dumped_modules(directory)
         found = sorted(directory.glob(f"*{ENDING}"))
@@ -106,7 +107,7 @@ def _of_debug_options(path: Path, origin: str) -> RunFlags:
 
 
 def fields_of(text: str) -> Iterator[tuple[str, str | None]]:
-    """(name, value) of each field at the top of a text proto; None for a message. Raises ValueError at what is no
+    """Yield (name, value) of each field at the top of a text proto; None for a message. Raises ValueError at what is no
     field."""
     position = 0
     while True:
@@ -150,7 +151,8 @@ def _of_manifest(path: Path, origin: str) -> RunFlags:
 
 
 def _sorted_out(origin: str, values: Sequence[tuple[str, str | None]]) -> RunFlags:
-    """Repeated fields become one flag, with commas, as XLA_FLAGS has them."""
+    """Return the flags to take and those to leave out. Repeated fields become one flag, with commas, as in
+    XLA_FLAGS."""
     taken: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
     for name, value in values:
@@ -163,7 +165,7 @@ def _sorted_out(origin: str, values: Sequence[tuple[str, str | None]]) -> RunFla
 
 
 def why_left_out(name: str, value: str | None) -> str:
-    """Why a flag of a run is not one for this compilation, or ""."""
+    """Return why a flag of a run is not one for this compilation, or ""."""
     for pattern, reason in _LEFT_OUT:
         if pattern.fullmatch(name):
             return reason

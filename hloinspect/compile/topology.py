@@ -31,7 +31,8 @@ class Topology:
 
 
 def choose_topology(target: Target, devices: int | None, topology: str | None) -> Topology:
-    """The topology for ``devices`` (default 1) or the one asked for. Raises UsageError where there is none."""
+    """Return the topology for ``devices`` (default 1) or the one that is requested. Raises UsageError where there is
+    none."""
     if devices is not None and devices < 1:
         raise UsageError(f"--devices must be at least 1, not {devices}")
     choose = _choose_tpu if target.platform == "tpu" else _choose_gpu
@@ -62,7 +63,7 @@ def _gpu_layout(target: Target, devices: int) -> Topology:
 
 
 def _partitions(hosts: int, hosts_per_domain: int) -> int:
-    """The fewest equal NVLink domains that ``hosts`` fit into."""
+    """Return the fewest equal NVLink domains that ``hosts`` fit into."""
     return next(count for count in range(1, hosts + 1) if hosts % count == 0 and hosts // count <= hosts_per_domain)
 
 

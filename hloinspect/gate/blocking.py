@@ -1,4 +1,4 @@
-"""The rules that no budget may pass over: wrong values, and steps that cannot run."""
+"""The blocking rules, which no budget overrides: wrong values, and steps that cannot run."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.rule import ERROR
 
 OVER_REPORT = frozenset(BLOCKING) - {REFUSED}
-"""Those of them that look at a report. A step that the compiler refuses has none, and is never judged."""
+"""Those of them that check a report. A step that the compiler refuses has none, and is never judged."""
 
-_NO_ERROR = "here, over which no check fails by itself"
+_NO_ERROR = "here, which fails a check only by a budget that counts it"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line on a blocking rule that fails nothing. ``kind``: it found less than an error, it was left out, it could
-    not look, or it could not look at all of the module that is checked, so that nobody knows whether values are wrong
-    (``undecided``, which is no pass)."""
+    """One line on a blocking rule that fails nothing.
+
+    ``kind``: it found less than an error, it was left out, it could not run, or it could not run at all on the module
+    that is checked, so that it is unknown whether values are wrong (``undecided``, which is no pass).
+    """
 
     code: str
     kind: NoteKind
@@ -30,8 +32,8 @@ class Note:
 
 
 def blocking_notes(report: Report) -> tuple[Note, ...]:
-    """Return what has to be said of the blocking rules beside their errors: a pass says nothing of what nobody looked
-    for."""
+    """Return what has to be said of the blocking rules beside their errors, so that a pass is not read as more than it
+    is."""
     found = [finding for finding in report.findings if finding.code in BLOCKING and finding.severity != ERROR]
     notes = [Note(f.code, "found", f"{f.code} is {with_article(f.severity)} {_NO_ERROR}: {f.message}") for f in found]
     for left_out in report.rules_left_out:

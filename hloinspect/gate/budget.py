@@ -1,4 +1,4 @@
-"""The grammar of budgets: ``METRIC=LIMIT`` holds for itself, ``METRIC+TOLERANCE`` over a baseline.
+"""The grammar of budgets: ``METRIC=LIMIT`` is an absolute limit, ``METRIC+TOLERANCE`` one relative to a baseline.
 
 ``stall=2%`` (of the step), ``stall.h2d=0.5ms``, ``stall+5%`` (more than the baseline's), ``memory.device=170GiB``,
 ``count.exposed=0``, ``findings.error=0``, ``lost=0`` (transfers of the baseline that are gone).
@@ -48,13 +48,13 @@ METRICS: dict[str, tuple[Amount, str]] = {
     "findings.warning": (COUNT, "findings that are warnings"),
     "findings.info": (COUNT, "findings that inform"),
 }
-"""Each metric with what kind of amount it is, and what it is in words. ``findings.HLO101`` counts one rule's."""
+"""The metrics, each with the kind of its amount and a text for it. ``findings.HLO101`` counts one rule's findings."""
 
 DEFAULT_BUDGETS = ("lost=0", "stall+5%", "memory.device+5%", "memory.host+5%", "findings.error+0")
-"""What a baseline stands for where no budget is given."""
+"""The budgets that a baseline gets where none is given."""
 
 DEFAULT_MEASURED = tuple(text for text in DEFAULT_BUDGETS if not text.startswith("memory"))
-"""The same of a trace, which does not tell memory."""
+"""The budgets of a trace where none is given. A trace does not have the memory."""
 
 _UNITS_MS = {"ps": 1e-9, "ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _UNITS_BYTES: dict[str, float] = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
@@ -69,64 +69,77 @@ _NO_SHARE = frozenset({"step", "bytes", "bytes.d2h", "bytes.h2d"})
 class Budget:
     """A limit on one metric; ``text`` is as the user wrote it.
 
-    ``op`` is ``=`` (the limit itself) or ``+`` (so much over the baseline). ``unit`` is ``ms``, ``bytes``, ``count``,
-    or ``%``: of the step's time or of the memory there is for ``=``, of the baseline's value for ``+``.
+    ``op`` is ``=`` (an absolute limit) or ``+`` (an excess over the baseline). ``unit`` is ``ms``, ``bytes``, ``count``
+    or ``%``. A percentage is one of the step's time or of the available memory for ``=``, of the baseline's value for
+    ``+``.
     """
 
     text: str
+    """The budget as it was written."""
+
     metric: str
+    """What it limits."""
+
     op: BudgetOp
+    """``=`` for a limit, ``+`` for a tolerance over the baseline."""
+
     limit: float
+    """The limit or the tolerance, in ``unit``."""
+
     unit: BudgetUnit
+    """``ms``, ``bytes``, ``count``, or ``%``: of the step's time or of the memory there is for ``=``, of the baseline's
+    value for ``+``."""
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether it means nothing without a baseline."""
+        """Return whether it means nothing without a baseline."""
         return self.op == OVER_BASELINE or self.metric == LOST
 
     @property
     def kind(self) -> Amount:
-        """What kind of amount it limits: time, size or count."""
+        """Return the kind of amount that it limits: time, size or count."""
         return METRICS[self.metric][0] if self.metric in METRICS else COUNT
 
     @property
     def words(self) -> str:
-        """The metric in words."""
+        """Return the metric in words."""
         rule = rule_of_metric(self.metric)
         return f"findings of {rule}" if rule else METRICS[self.metric][1]
 
 
 def rule_of_metric(metric: str) -> str:
-    """The rule's code, or the beginning of one, that ``findings.HLO1`` names; else ""."""
+    """Return the rule's code, or the beginning of one, that a metric like ``findings.HLO1`` names, else ""."""
     match = _RULE.fullmatch(metric)
     return match.group(1) if match else ""
 
 
-def counted(metric: str) -> tuple[str, str]:
+def counted_rule(metric: str) -> tuple[str, str]:
     """Return the rule (or the beginning of its code) and the severity that a metric of findings counts; "" is any."""
     code = rule_of_metric(metric)
     return code, "" if code else metric.partition(".")[2]
 
 
 def with_article(severity: str) -> str:
-    """Return a severity as a sentence has it: ``an error``, ``a warning`` or ``information``."""
+    """Return a severity with its article: ``an error``, ``a warning`` or ``information``."""
     return {"error": "an error", "warning": "a warning"}.get(severity, "information")
 
 
 def family_of(budget: Budget) -> str:
-    """Return what a budget's metric begins with: ``stall`` of ``stall.h2d``."""
+    """Return the first part of a budget's metric: ``stall`` of ``stall.h2d``."""
     return budget.metric.partition(".")[0]
 
 
 def counts(metric: str, code: str, severity: str) -> bool:
-    """Return whether a metric of findings counts one of this rule and severity."""
-    rule, wanted = counted(metric)
+    """Return whether a metric of findings counts findings of this rule and severity."""
+    rule, wanted = counted_rule(metric)
     return code.startswith(rule) and wanted in ("", severity)
 
 
 def parse_budget(text: str, where: str = "--budget") -> Budget:
-    """The budget that ``text`` spells. Raises UsageError, which begins with ``where`` it stands, with what was
-    expected."""
+    """Return the budget that ``text`` spells.
+
+    Raises UsageError, which begins with ``where`` the text stands, with what was expected.
+    """
     shown = f"{where} {text[:80]!r}"
     match = _BUDGET.fullmatch(text)
     if match is None:
@@ -150,14 +163,14 @@ def parse_budget(text: str, where: str = "--budget") -> Budget:
 def _refuse_unknown_rule(code: str, shown: str) -> None:
     if not code:
         return
-    from hloinspect.rules.registry import RULES  # with all rules, which only who names one has to wait for
+    from hloinspect.rules.registry import RULES  # this imports all rules: only for those who name one
 
     if not any(rule.code.startswith(code) for rule in RULES):
         raise UsageError(f"{shown}: {code} is no rule's code or the beginning of one (see `hloinspect rules`)")
 
 
 def _unit(kind: Amount, metric: str, op: BudgetOp, unit: str, shown: str) -> tuple[float, BudgetUnit]:
-    """What to multiply a number in ``unit`` with, and the unit of the product."""
+    """Return the factor for a number in ``unit``, and the unit of the product."""
     if kind == COUNT:
         if unit:
             raise UsageError(f"{shown}: {metric} is a count and takes no unit")

@@ -17,10 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hloinspect.analyze.options import JudgeOptions
 from hloinspect.errors import TargetError, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
 from hloinspect.hardware.link import rates_of
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions, Production
 from hloinspect.rules.config import Project, find_project
 
 
@@ -31,15 +32,16 @@ class GatedStep:
 
     source: str
     name: str
-    target: str | None = None
-    link: str | None = None
-    devices: int | None = None
-    topology: str | None = None
-    xla_flags: tuple[str, ...] = ()
-    module: str | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
+    judging: JudgeOptions = field(default_factory=JudgeOptions)
     budgets: tuple[Budget, ...] = ()
-    production: Production = field(default_factory=Production)
     named_after: str | None = None
+
+    @property
+    def target(self) -> str | None:
+        """Return the target as it is named, None where it is not."""
+        target = self.judging.target
+        return target if target is None or isinstance(target, str) else target.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +84,21 @@ def _steps(project: Project, number: int, folder: Path, budgets: tuple[Budget, .
     own = budgets if table.budget is None else _budgets(table.budget, project.where(f"{key}.budget"))
     source = _source(table.step, home, folder)
     files = (table.flags_from, table.autotune_results, table.pgle)
+    compiling = CompileOptions(
+        devices=table.devices,
+        topology=table.topology,
+        xla_flags=table.xla_flags,
+        production=Production(*(None if file is None else _seen_from(folder, home / file) for file in files)),
+        module=table.module,
+    )
     return [
         GatedStep(
             source=source,
             name=table.name or table.step,
             named_after=None if table.name else source,
-            target=target,
-            link=table.link,
-            devices=table.devices,
-            topology=table.topology,
-            xla_flags=table.xla_flags,
-            module=table.module,
+            compiling=compiling,
+            judging=JudgeOptions(target=target, link=table.link),
             budgets=own,
-            production=Production(*(None if file is None else _seen_from(folder, home / file) for file in files)),
         )
         for target in (table.targets or [table.target])
     ]

@@ -1,4 +1,4 @@
-"""What is different between the configurations of two compilations, a line each."""
+"""Differences between the configurations of two compilations, a line each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ UNNAMED = "compile options: they differ in a way that has no name"
 def configuration_changes(
     had: Configuration, has: Configuration, *, same_target: bool, hash_decides: bool
 ) -> list[str]:
-    """Return ``optimization level: unset -> O1`` and its like.
+    """Return lines like ``optimization level: unset -> O1``.
 
     ``same_target``: libraries and target configurations can be compared. ``hash_decides``: nothing else that enters the
-    compile options (flags, devices, releases) differs, so that hashes that differ say that something has no name.
+    compile options (flags, devices, releases) differs, so different hashes show a difference that has no name.
     """
     found = []
     if had.compile_options_sha256 is not None and has.compile_options_sha256 is not None:
@@ -36,7 +36,7 @@ def configuration_changes(
 
 
 def list_change(had: Sequence[str], has: Sequence[str]) -> str:
-    """Return what went and came of two lists of words that differ: ``-old +new``."""
+    """Return what was removed from and added to a list of words: ``-old +new``."""
     old, new = set(had), set(has)
     changed = [*(f"-{word}" for word in had if word not in new), *(f"+{word}" for word in has if word not in old)]
     return " ".join(dict.fromkeys(changed)) or "in another order"
@@ -51,12 +51,12 @@ def _changed(had: Mapping[str, str], has: Mapping[str, str]) -> list[str]:
 
 
 def _words(name: str) -> str:
-    """Return the name of an option as words; a flag, a variable and a name of JAX's stay what a user types."""
+    """Return the name of an option as words. A flag, a variable and a name of JAX's stay what a user types."""
     return name.replace("_", " ") if re.fullmatch(r"(?!xla_|jax_)[a-z_]+", name) else name
 
 
 def _values(had: str | None, has: str | None) -> str:
-    """Return both values; of lists of flags those that went and came."""
+    """Return both values. For lists of flags return those that were removed and added."""
     if any("--" in (value or "") for value in (had, has)):
         return list_change((had or "").split(), (has or "").split())
     return f"{'unset' if had is None else had} -> {'unset' if has is None else has}"

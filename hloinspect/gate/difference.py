@@ -1,8 +1,9 @@
-"""What is different between two answers: which transfer came, went, moved, lost its cover or grew, and why it might.
+"""Differences between two answers: which transfer came, went, moved, lost its cover or grew, and the possible causes.
 
-Transfers are matched by direction, tensor, loop and source; names of instructions, line numbers and the order in the
-schedule say nothing. What one side does not have is looked for again with less: without the loop (a scan was
-unrolled, or its first turn peeled off), the name, the source, and at last by source alone (the shape changed).
+Transfers are matched by direction, tensor, loop and source. Names of instructions, line numbers and the order in the
+schedule do not count. What one side does not have is searched again with fewer conditions: without the loop (a scan was
+unrolled, or its first iteration peeled off), without the name, without the source, and at last by source alone (the
+shape changed).
 """
 
 from __future__ import annotations
@@ -16,37 +17,54 @@ from hloinspect.gate.configured import configuration_changes, list_change
 from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes
 from hloinspect.gate.snapshot import DIRECTIONS, FindingGroup, Snapshot, TransferGroup
 from hloinspect.kinds import ChangeKind, MetricUnit
+from hloinspect.thresholds import UNSEEN_SHARE
 
 _Word = TypeVar("_Word", bound=str)
-
-_SEEN_SHARE = 0.001
-"""Waits that differ by less than this share of the longer step are the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChange:
-    """A figure on both sides; ``unit`` is ms, bytes or count. None where a side does not know it."""
+    """A figure on both sides; ``unit`` is ms, bytes or count. It is None where a side does not know it."""
 
     metric: str
+    """Name of the figure."""
+
     before: float | None
+    """Its value on the first side; null where that does not know it."""
+
     after: float | None
+    """Its value on the second side; null where that does not know it."""
+
     unit: MetricUnit
+    """Unit of both values."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferChange:
-    """``kind`` is went, came or changed; ``what`` says in how far, a few words each (``lost cover: hidden ->
-    exposed``). ``cost_ms`` is what the step waits more for it, None where a side does not tell."""
+    """A difference of one group of transfers.
+
+    ``kind`` is went, came or changed. ``what`` says what changed, a few words each (``lost cover: hidden -> exposed``).
+    ``cost_ms`` is how much longer the step waits for it, None where a side does not know its wait.
+    """
 
     kind: ChangeKind
+    """Whether the group came, went or changed."""
+
     before: TransferGroup | None
+    """The group on the first side."""
+
     after: TransferGroup | None
+    """The group on the second side."""
+
     what: tuple[str, ...]
+    """What changed, a few words each (``lost cover: hidden -> exposed``)."""
+
     cost_ms: float | None
+    """By how much the step waits longer for it; null where a side does not show it."""
 
     @property
     def group(self) -> TransferGroup:
-        """The transfers as they are now, or were."""
+        """Return the transfers as they are now, or were."""
         group = self.after or self.before
         assert group is not None
         return group
@@ -54,8 +72,11 @@ class TransferChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``before`` and ``after`` with what differs. ``made`` are changes of versions, flags, target and program, a line
-    each; ``lost`` the transfers that are gone, and ``lost_runs`` how many of their executions a step."""
+    """Two snapshots, ``before`` and ``after``, and what differs.
+
+    ``made`` are changes of versions, flags, target and program, a line each. ``lost`` are the transfers that are gone,
+    and ``lost_runs`` the number of their executions per step.
+    """
 
     before: Snapshot
     after: Snapshot
@@ -68,17 +89,17 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing that counts differs: no transfer, no finding, no figure."""
+        """Return whether nothing that counts differs: no transfer, no finding, no figure."""
         return not (self.transfers or self.findings or any(c.before != c.after for c in self.metrics))
 
 
-def difference(before: Snapshot, after: Snapshot) -> Difference:
-    """What is different in ``after``."""
+def snapshot_difference(before: Snapshot, after: Snapshot) -> Difference:
+    """Return what is different in ``after``."""
     pairs = _matched(before.transfers, after.transfers)
-    noise_ms = _SEEN_SHARE * max(before.step_ms or 0.0, after.step_ms or 0.0)
+    noise_ms = UNSEEN_SHARE * max(before.step_ms or 0.0, after.step_ms or 0.0)
     changes = [change for had, has in pairs if (change := _change(had, has, noise_ms)) is not None]
     order = (WENT, CAME, CHANGED)
-    changes.sort(key=lambda c: (order.index(c.kind), -abs(c.cost_ms or 0.0)))  # stable: pairs come sorted
+    changes.sort(key=lambda c: (order.index(c.kind), -abs(c.cost_ms or 0.0)))  # a stable sort: pairs are sorted already
     lost = [(had, (had.runs if had else 0) - (has.runs if has else 0)) for had, has in pairs]
     gone = [(had, runs) for had, runs in lost if had is not None and runs > 0]
     return Difference(
@@ -88,22 +109,22 @@ def difference(before: Snapshot, after: Snapshot) -> Difference:
         metrics=tuple(_metrics(before, after)),
         transfers=tuple(changes),
         findings=finding_changes(before.findings, after.findings),
-        lost=tuple(f"{described(had)} {place(had)}".rstrip() for had, _ in gone),
+        lost=tuple(f"{tensor_group_text(had)} {place(had)}".rstrip() for had, _ in gone),
         lost_runs=sum(runs for _, runs in gone),
     )
 
 
-# ---- words
+# ---- texts
 
 
-def described(group: TransferGroup) -> str:
-    """``d2h hid bf16[4,4096,16384]``."""
+def tensor_group_text(group: TransferGroup) -> str:
+    """Return a text like ``d2h hid bf16[4,4096,16384]``."""
     shape = f"{group.dtype}[{','.join(map(str, group.shape))}]"
     return " ".join(part for part in (group.direction, group.name, shape) if part)
 
 
 def place(group: TransferGroup | FindingGroup | None) -> str:
-    """``train.py:41 in layer``, or ""."""
+    """Return a text like ``train.py:41 in layer``, or ""."""
     if group is None or group.file is None:
         return ""
     function = (group.function or "").rpartition(".")[2]
@@ -111,7 +132,7 @@ def place(group: TransferGroup | FindingGroup | None) -> str:
     return f"{group.file}:{group.line}{inside}" if group.line else f"{group.file}{inside}"
 
 
-def counted(counts: Mapping[_Word, int]) -> str:
+def counts_text(counts: Mapping[_Word, int]) -> str:
     """Return ``hidden``, or ``3 hidden, 1 exposed``."""
     if len(counts) == 1:
         return next(iter(counts))
@@ -156,21 +177,21 @@ _KEYS: tuple[_Keyed, ...] = (_by_all, _without_loop, _without_name, _by_tensor, 
 
 
 def _matched(before: Sequence[TransferGroup], after: Sequence[TransferGroup]) -> list[_Pair]:
-    """Groups of both sides, one beside the other; None where a side has none. Several that fit are taken as one."""
+    """Return pairs of a group of each side, or None where a side has none. Several that fit are taken as one."""
     pairs: list[tuple[list[TransferGroup], list[TransferGroup]]] = []
     left, right = list(before), list(after)
-    taken: set[int] = set()
     for key in _KEYS:
+        taken: set[Hashable] = set()
         buckets: dict[Hashable, tuple[list[TransferGroup], list[TransferGroup]]] = {}
         for side, groups in ((0, left), (1, right)):
             for group in groups:
                 if (found := key(group)) is not None:
                     buckets.setdefault(found, ([], []))[side].append(group)
-        for ours, theirs in buckets.values():
+        for found, (ours, theirs) in buckets.items():
             if ours and theirs and _agree(ours, theirs):
                 pairs.append((ours, theirs))
-                taken.update(map(id, (*ours, *theirs)))
-        left, right = ([group for group in groups if id(group) not in taken] for groups in (left, right))
+                taken.add(found)
+        left, right = ([group for group in groups if key(group) not in taken] for groups in (left, right))
         if key is _without_loop:
             left, right = _attached(pairs, left, 0), _attached(pairs, right, 1)
     whole: list[_Pair] = [(_merged(ours), _merged(theirs)) for ours, theirs in pairs]
@@ -179,7 +200,7 @@ def _matched(before: Sequence[TransferGroup], after: Sequence[TransferGroup]) ->
 
 
 def _agree(ours: Sequence[TransferGroup], theirs: Sequence[TransferGroup]) -> bool:
-    """Whether the names of tensors, where both sides have some, do not say that they are others."""
+    """Return whether the names of tensors agree, or one side has none."""
     had, has = ({group.name for group in side if group.name} for side in (ours, theirs))
     return not had or not has or bool(had & has)
 
@@ -187,7 +208,7 @@ def _agree(ours: Sequence[TransferGroup], theirs: Sequence[TransferGroup]) -> bo
 def _attached(
     pairs: Sequence[tuple[list[TransferGroup], list[TransferGroup]]], groups: list[TransferGroup], side: int
 ) -> list[TransferGroup]:
-    """Puts what is a pair's but for its loop with the pair, and returns the rest."""
+    """Add groups that differ from a pair only in their loop to that pair, and return the others."""
     rest = []
     first: dict[Hashable, tuple[list[TransferGroup], list[TransferGroup]]] = {}
     for pair in pairs:
@@ -240,7 +261,7 @@ def _summed(counts: Sequence[Mapping[_Word, int]]) -> dict[_Word, int]:
 
 def _change(had: TransferGroup | None, has: TransferGroup | None, noise_ms: float) -> TransferChange | None:
     if had is None and has is not None:
-        return TransferChange(CAME, None, has, (counted(has.verdicts),), has.wait_ms)
+        return TransferChange(CAME, None, has, (counts_text(has.verdicts),), has.wait_ms)
     if has is None and had is not None:
         return TransferChange(WENT, had, None, (), None if had.wait_ms is None else -had.wait_ms)
     assert had is not None
@@ -248,7 +269,7 @@ def _change(had: TransferGroup | None, has: TransferGroup | None, noise_ms: floa
     what = [
         *_loops(had, has),
         *_sizes(had, has),
-        *([f"{counted(had.mechanisms)} -> {counted(has.mechanisms)}"] if _kinds(had) != _kinds(has) else []),
+        *([f"{counts_text(had.mechanisms)} -> {counts_text(has.mechanisms)}"] if _kinds(had) != _kinds(has) else []),
         *_cover(had, has, noise_ms),
     ]
     cost = None if had.wait_ms is None or has.wait_ms is None else has.wait_ms - had.wait_ms
@@ -280,14 +301,14 @@ _BETTER = ("hidden", "partial", "exposed", "synchronous")
 
 
 def _cover(had: TransferGroup, has: TransferGroup, noise_ms: float) -> Sequence[str]:
-    """What became of the verdicts, and of the wait where that changed by more than noise."""
+    """Return the changes of verdicts, and of the wait where that changed by more than noise."""
     found = []
     if set(had.verdicts) != set(has.verdicts):
         known = "unknown" not in had.verdicts and "unknown" not in has.verdicts
         word = "verdict"
         if known:
             word = "lost cover" if _badness(has) > _badness(had) else "gained cover"
-        found.append(f"{word}: {counted(had.verdicts)} -> {counted(has.verdicts)}")
+        found.append(f"{word}: {counts_text(had.verdicts)} -> {counts_text(has.verdicts)}")
     if had.wait_ms is not None and has.wait_ms is not None and abs(has.wait_ms - had.wait_ms) > noise_ms:
         from hloinspect.units import time_text
 
@@ -296,7 +317,7 @@ def _cover(had: TransferGroup, has: TransferGroup, noise_ms: float) -> Sequence[
 
 
 def _badness(group: TransferGroup) -> float:
-    """The mean place of its verdicts in the order from good to bad."""
+    """Return the mean place of its verdicts in the order from good to bad."""
     count = sum(group.verdicts.values())
     return sum(_BETTER.index(word) * number for word, number in group.verdicts.items()) / max(count, 1)
 

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 
 class BudgetExceeded(HloInspectError):
-    """A step that costs more than its budget (``hloinspect.check``). ``checked`` has every budget's result, ``report``
-    the whole answer."""
+    """A step that costs more than its budget (``hloinspect.check``).
+
+    ``checked`` has every budget's result, ``report`` the whole answer.
+    """
 
     def __init__(self, message: str, checked: Checked) -> None:
         super().__init__(message)
@@ -21,9 +23,9 @@ class BudgetExceeded(HloInspectError):
 
     @property
     def report(self) -> Report:
-        """The report that was held against the budget."""
+        """Return the report that was compared with the budget."""
         return self.checked.report
 
 
 class NotEnoughEvidence(BudgetExceeded):
-    """A step of which nobody can say that it is within its budget: something is unknown, or the baseline lacks it."""
+    """A step that may or may not be within its budget: something is unknown, or the baseline lacks it."""

@@ -1,4 +1,4 @@
-"""What is different, in words: the same lines for `diff`, for the gate's failures and for every reporter of CI."""
+"""Text of a difference: the same lines for `diff`, for the gate's failures and for every reporter of CI."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from hloinspect.errors import printable as clean
 from hloinspect.gate.snapshot import Snapshot
 from hloinspect.units import bytes_text, time_text
 
-if TYPE_CHECKING:  # a check without a baseline has no difference to explain, and does without the code for it
+if TYPE_CHECKING:  # a check without a baseline has no difference to explain, and does not import the code for it
     from hloinspect.gate.difference import Difference, MetricChange, TransferChange
     from hloinspect.gate.findings import FindingChange
 
 MAX_CHANGES = 12
-"""Transfers that are told one by one; of more, those that cost the most."""
+"""The number of transfers that are listed. Of more, those that cost the most."""
 
 _SAME_SHARE = 5e-4
 _LABELS = {"went": "gone", "came": "new", "changed": "changed"}
 
 
 def explanation(found: Difference, show_all: bool = False) -> list[str]:
-    """What came, went and changed, a line each, without colour. Empty where nothing did."""
+    """Return what came, went and changed, a line each, without colour. It is empty where nothing did."""
     shown = found.transfers if show_all else found.transfers[:MAX_CHANGES]
     lines = [transfer_line(change) for change in shown]
     if len(shown) < len(found.transfers):
@@ -32,18 +32,18 @@ def explanation(found: Difference, show_all: bool = False) -> list[str]:
 
 
 def transfer_line(change: TransferChange) -> str:
-    """``gone     d2h hid bf16[4,4096,16384] x8 (4 GiB a step)   train.py:41 in layer``."""
-    from hloinspect.gate.difference import counted, described, place
+    """Return a line like ``gone     d2h hid bf16[4,4096,16384] x8 (4 GiB a step)   train.py:41 in layer``."""
+    from hloinspect.gate.difference import counts_text, place, tensor_group_text
     from hloinspect.gate.findings import CAME, CHANGED
 
     group = change.group
-    line = f"{_LABELS[change.kind]:<8} {clean(described(group))}"
+    line = f"{_LABELS[change.kind]:<8} {clean(tensor_group_text(group))}"
     if change.kind == CHANGED:
         line += f": {'; '.join(map(clean, change.what))}"
     else:
         line += f" x{group.runs} ({bytes_text(group.bytes_per_step)} a step"
         if change.kind == CAME:
-            line += f", {clean(counted(group.verdicts))}"
+            line += f", {clean(counts_text(group.verdicts))}"
             line += f", waits {time_text(group.wait_ms)}" if group.wait_ms else ""
         line += ")"
     where = clean(place(group))
@@ -51,22 +51,22 @@ def transfer_line(change: TransferChange) -> str:
 
 
 def finding_line(change: FindingChange) -> str:
-    """``new      HLO101 error h2d-at-point-of-use: hid   train.py:41``."""
+    """Return a line like ``new      HLO101 error h2d-at-point-of-use: hid   train.py:41``."""
     from hloinspect.gate.difference import place
-    from hloinspect.gate.findings import CHANGED, tensor_text
+    from hloinspect.gate.findings import CHANGED, finding_tensors_text
 
     finding = change.after or change.before
     assert finding is not None
     line = f"{_LABELS[change.kind]:<8} {finding.code} {finding.severity} {finding.name}"
     if change.kind == CHANGED and change.before is not None:
         line += f" (was {change.before.severity})"
-    tensors = clean(tensor_text(finding))
+    tensors = clean(finding_tensors_text(finding))
     line += f": {tensors}" if tensors else f" x{finding.count}" if finding.count > 1 else ""
     return f"{line}   {clean(place(finding))}".rstrip()
 
 
 def amount_text(value: float | None, unit: str) -> str:
-    """An amount as people read it; ``?`` where it is not known."""
+    """Return an amount for people, ``?`` where it is not known."""
     if value is None:
         return "?"
     if unit == "ms":
@@ -77,7 +77,8 @@ def amount_text(value: float | None, unit: str) -> str:
 
 
 def amount_texts(value: float, limit: float, unit: str) -> tuple[str, str]:
-    """Return an amount and its limit, with more digits where the amount is over it and would read alike."""
+    """Return an amount and its limit, with more digits where the amount is over the limit and both would look the
+    same."""
     texts = amount_text(value, unit), amount_text(limit, unit)
     if value <= limit or texts[0] != texts[1]:
         return texts
@@ -87,7 +88,7 @@ def amount_texts(value: float, limit: float, unit: str) -> tuple[str, str]:
 
 
 def changed_metrics(found: Difference) -> list[MetricChange]:
-    """The figures that differ by more than can be seen, or that only one side knows."""
+    """Return the figures that differ visibly, or that only one side knows."""
     return [change for change in found.metrics if _differs(change)]
 
 
@@ -98,21 +99,21 @@ def _differs(change: MetricChange) -> bool:
 
 
 def percent_text(change: MetricChange) -> str:
-    """``+12 %``, or "" where there is nothing to divide by."""
+    """Return a text like ``+12 %``, or "" where there is nothing to divide by."""
     if not change.before or change.after is None:
         return ""
     share = 100 * (change.after / change.before - 1)
     return f"{share:+.0f} %" if abs(share) >= 10 else f"{share:+.1f} %"
 
 
-def side_text(snapshot: Snapshot) -> str:
-    """``train.py:step on 8 x gb200, predicted``."""
+def snapshot_title(snapshot: Snapshot) -> str:
+    """Return a text like ``train.py:step on 8 x gb200, predicted``."""
     target = f" on {snapshot.devices} x {clean(snapshot.target)}" if snapshot.target else ""
     return f"{clean(snapshot.step)}{target}, {snapshot.kind}"
 
 
 def look_closer(source: str, target: str | None, devices: int | None = None, is_trace: bool = False) -> str:
-    """The command that shows more of an input."""
+    """Return the command that shows more of an input."""
     words = ["hloinspect", "trace" if is_trace else "inspect", clean(source)]
     words += ["--target", clean(target)] if target else []
     words += ["--devices", str(devices)] if target and devices and devices > 1 else []
@@ -120,5 +121,5 @@ def look_closer(source: str, target: str | None, devices: int | None = None, is_
 
 
 def joined(lines: Sequence[str], indent: str) -> list[str]:
-    """Lines with an indent."""
+    """Return lines with an indent."""
     return [f"{indent}{line}" for line in lines]

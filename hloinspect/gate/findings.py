@@ -1,4 +1,4 @@
-"""Which findings are new, gone, or of another severity: sets of (rule, tensor, place), never counts."""
+"""Findings that are new, gone, or of another severity: sets of (rule, tensor, place), never counts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,29 @@ from typing import Final
 from hloinspect.gate.snapshot import FindingGroup, Subject
 from hloinspect.kinds import ChangeKind
 from hloinspect.rules.rule import SEVERITIES
+from hloinspect.thresholds import SHOWN_NAMES
+from hloinspect.units import listed
 
 WENT: Final = "went"
 CAME: Final = "came"
 CHANGED: Final = "changed"
-_MAX_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
 class FindingChange:
-    """``kind`` is came, went, or changed (the severity). A side holds the subjects that it is true of, and their number
-    as ``count``."""
+    """A difference of findings; ``kind`` is came, went, or changed (the severity).
+
+    Each side has the subjects that it is true of, and their number as ``count``.
+    """
 
     kind: ChangeKind
+    """Whether the findings came, went or changed their severity."""
+
     before: FindingGroup | None
+    """The group on the first side, with only the subjects that came, went or changed."""
+
     after: FindingGroup | None
+    """The group on the second side, with only the subjects that came, went or changed."""
 
     @property
     def group(self) -> FindingGroup:
@@ -40,15 +48,17 @@ _Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """One subject of a group, or a group without subjects. ``rank`` is higher for a worse severity. Places and keys are
-    made once for each: a file may hold many."""
+    """One subject of a group, or a group without subjects. ``rank`` is higher for a worse severity.
+
+    Places and keys are made once for each: a file may hold many.
+    """
 
     group: FindingGroup
     subject: Subject
     rank: int
     place: _Place
     key: _Key
-    """What makes it another finding than the others of its side."""
+    """The identity that separates it from the other findings of its side."""
 
     by_name: _Key
     by_array: _Key
@@ -56,8 +66,10 @@ class _Element:
 
 
 def finding_changes(before: Sequence[FindingGroup], after: Sequence[FindingGroup]) -> tuple[FindingChange, ...]:
-    """Return what is different in ``after``, by rule, tensor and function. A finding that is about another tensor, or
-    moved to another function, has gone and come."""
+    """Return what is different in ``after``, by rule, tensor and function.
+
+    A finding about another tensor, or in another function, is one that went and one that came.
+    """
     had, has = _elements(before), _elements(after)
     old_of, new_of = _same_in(has, had), _same_in(had, has)
     for old, new in _pairs_by_array([e for e in had if e.key not in new_of], [e for e in has if e.key not in old_of]):
@@ -80,8 +92,10 @@ def is_new(change: FindingChange) -> bool:
 
 
 def new_count(changes: Sequence[FindingChange], code: str, severity: str) -> int:
-    """Return how many new findings there are of a rule (or all that begin so) and of a severity; "" is any. One that
-    has become worse is new of its severity, and not of its rule."""
+    """Return the number of new findings of a rule (or all that begin so) and of a severity; "" is any.
+
+    One that has become worse is new of its severity, and not of its rule.
+    """
     return sum(
         change.group.count
         for change in changes
@@ -92,15 +106,15 @@ def new_count(changes: Sequence[FindingChange], code: str, severity: str) -> int
     )
 
 
-def tensor_text(group: FindingGroup) -> str:
-    """Return the tensors of a group, by name where they have one: ``hid, bf16[8,128]``. "" where there are none."""
+def finding_tensors_text(group: FindingGroup) -> str:
+    """Return the tensors of a group, by name where they have one: ``hid, bf16[8,128]``. It is "" where there are
+    none."""
     named = list(dict.fromkeys(s.name or s.array for s in group.subjects or () if s.name or s.array))
-    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-    return ", ".join(str(name) for name in named[:_MAX_NAMED]) + more
+    return listed(named, SHOWN_NAMES)
 
 
 def _elements(groups: Sequence[FindingGroup]) -> list[_Element]:
-    """Return each group once a subject. Of one that is there in two severities only the worse: it decides."""
+    """Return each group once for each subject. Of one with two severities only the worse stays, which decides."""
     found: dict[_Key, _Element] = {}
     for group in sorted(groups, key=_rank):
         group_place = _place(group)
@@ -125,8 +139,10 @@ def _element(group: FindingGroup, subject: Subject, group_place: _Place) -> _Ele
 
 
 def _same_in(elements: Sequence[_Element], others: Sequence[_Element]) -> dict[_Key, _Element]:
-    """Return, by the key of each element, the other that is the same finding by its tensor's name. Findings about no
-    tensor are the same where their place is, and so are all of a place where a side recorded no tensors."""
+    """Return, by the key of each element, the other that is the same finding by its tensor's name.
+
+    Findings about no tensor are the same where their place is. So are all of a place where a side recorded no tensors.
+    """
     exact, by_name, by_group, bare = _indexes(others)
     found: dict[_Key, _Element] = {}
     for each in elements:
@@ -141,16 +157,21 @@ def _same_in(elements: Sequence[_Element], others: Sequence[_Element]) -> dict[_
 
 
 def _indexes(elements: Sequence[_Element]) -> tuple[Mapping[_Key, _Element], ...]:
-    """Return the elements by key, by name, by the place of their group, and those without subjects by that place. Of
-    several the worst stays: they come in that order."""
+    """Return the elements by key, by name, by the place of their group, and those without subjects by that place.
+
+    Of several the worst stays: they come in that order.
+    """
     with_name = {each.by_name: each for each in elements if each.subject.name}
     bare = {each.by_group: each for each in elements if each.group.subjects is None}
     return {each.key: each for each in elements}, with_name, {each.by_group: each for each in elements}, bare
 
 
 def _pairs_by_array(had: Sequence[_Element], has: Sequence[_Element]) -> list[tuple[_Element, _Element]]:
-    """Return pairs of arrays of one type and shape of which a side knows no name. Each is in one pair at most, so that
-    a finding does not stand for a second one. (Two without a name are in none: their keys are the same.)"""
+    """Return pairs of arrays of one type and shape, of which a side knows no name.
+
+    Each is in one pair at most, so that a finding does not stand for a second one. (Two without a name are in none:
+    their keys are the same.)
+    """
     pairs = [(old, new) for new, old in _named_ones(has, had)]
     return pairs + _named_ones(had, has)
 

@@ -1,16 +1,16 @@
-"""The gate itself: an input becomes a report, the report is held against budgets and a baseline."""
+"""The gate itself: an input becomes a report, and the report is checked against budgets and a baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from hloinspect.analyze.answer import answer
 from hloinspect.errors import UsageError
 from hloinspect.gate.blocking import Note, blocking_notes
-from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted, parse_budget
+from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted_rule, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
 from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, seen_from, snapshot_of
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from hloinspect.gate.baseline import Baseline
     from hloinspect.gate.difference import Difference
     from hloinspect.gate.findings import FindingChange
-    from hloinspect.hardware import Target
-    from hloinspect.rules.choice import Choice
 
 PASSED: Final = "passed"
 FAILED: Final = "failed"
@@ -42,7 +40,7 @@ class NewFinding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One step on one target: its report, what was held against it, and what is different from the baseline (None
+    """One step on one target: its report, the results of its budgets, and what is different from the baseline (None
     where there is none)."""
 
     name: str
@@ -90,7 +88,7 @@ class Checked:
                     for result in self.results
                     if result.status == WITHIN
                     and result.budget.metric.startswith(FINDINGS)
-                    and new_count([change], *counted(result.budget.metric))
+                    and new_count([change], *counted_rule(result.budget.metric))
                 ),
             )
             for change in self.difference.findings
@@ -99,13 +97,13 @@ class Checked:
 
     @property
     def broken(self) -> tuple[BudgetResult, ...]:
-        """The budgets that do not hold, or of which nothing can be said."""
+        """Return the budgets that do not hold, or of which nothing can be said."""
         return tuple(result for result in self.results if result.status != WITHIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A step that could not be compiled or read, so that nothing was held against it. ``message`` is one line, ``code``
+    """A step that could not be compiled or read, so that no budget was checked. ``message`` is one line, ``code``
     that of the rule that knows the compiler's error (HLO308), or ""."""
 
     name: str
@@ -116,7 +114,7 @@ class Unread:
 
 
 def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> GateStatus:
-    """The worst of all: error before failed before unknown before passed."""
+    """Return the worst of all: error before failed before unknown before passed."""
     if unread:
         return ERROR
     statuses = [check.status(allow_unknown) for check in checks]
@@ -124,39 +122,17 @@ def overall(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequ
 
 
 def name_of(source: str, folder: Path) -> str:
-    """What a baseline calls an input: its path as ``folder`` sees it, so that it is the same on every machine."""
+    """Return what a baseline calls an input: its path as ``folder`` sees it, so that it is the same on every
+    machine."""
     file, colon, function = source.rpartition(":")
     if colon and file.endswith(".py"):
         return f"{seen_from(file, folder)}:{function}"
     return source if colon else seen_from(source, folder)
 
 
-def report_of(
-    step: GatedStep,
-    *,
-    target: str | Target | None = None,
-    rules: Choice | None = None,
-    cache: Path | None = None,
-    memory: bool | Literal["unassigned"] | None = None,
-    on_progress: Callable[[str], None] | None = None,
-) -> Report:
-    """The report on an input: measured for a trace, predicted for anything else. ``target`` replaces the step's;
-    ``memory``: whether to follow it, as ``inspect`` takes it. Raises HloInspectError."""
-    found = answer(
-        step.source,
-        target=target or step.target,
-        link=step.link,
-        devices=step.devices,
-        topology=step.topology,
-        xla_flags=step.xla_flags,
-        production=step.production,
-        cache=cache,
-        module=step.module,
-        memory=memory,
-        rules=rules,
-        on_progress=on_progress,
-    )
-    return found.report
+def report_of(step: GatedStep, on_progress: Callable[[str], None] | None = None) -> Report:
+    """Return the report on an input: measured for a trace, predicted for anything else. Raises HloInspectError."""
+    return answer(step.source, step.compiling, step.judging, on_progress=on_progress).report
 
 
 def check_report(
@@ -188,9 +164,9 @@ def check_report(
     missing = baseline.why_missing(now) if baseline and before is None else "no --baseline was given"
     changes = None
     if before is not None:
-        from hloinspect.gate.difference import difference
+        from hloinspect.gate.difference import snapshot_difference
 
-        changes = difference(before, now)  # once for all budgets: a baseline may hold many findings
+        changes = snapshot_difference(before, now)  # once for all budgets: a baseline may hold many findings
     results = tuple(check_budget(report, budget, before, now, missing, changes) for budget in budgets)
     return Checked(name, report, results, changes, now)
 
@@ -213,7 +189,7 @@ def _defaults(report: Report) -> list[Budget]:
 
 
 def why_no_entry(checked: Checked) -> str:
-    """Why an answer is no baseline, or "": one that rests on unknown times would let everything through later. (A step
-    with blocking findings is none either: ``Checked.blocked``.)"""
+    """Return why an answer is no baseline, or "": one that rests on unknown times would let everything pass later. (A
+    step with blocking findings is none either: ``Checked.blocked``.)"""
     undecided = "".join(note.text for note in checked.undecided[:1])
     return doubt_of(checked.report, "stall") or doubt_of(checked.report, "bytes") or undecided

@@ -1,4 +1,4 @@
-"""Holds budgets against a report. Within needs evidence for all of it; what cannot be told never is."""
+"""Judgement of a report by budgets. A pass needs evidence for all of it; an unknown never passes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted, counts
+from hloinspect.gate.budget import ABSOLUTE, COUNT, FINDINGS, LOST, SIZE, TIME, Budget, counted_rule, counts
 from hloinspect.gate.snapshot import MEASURED, Snapshot, figures_of, kind_of, snapshot_of
 from hloinspect.kinds import UNKNOWN, Amount, Basis, BudgetStatus, BudgetUnit, Direction, Verdict
 from hloinspect.report.schema import Report, RuleNotRun
+from hloinspect.thresholds import UNSEEN_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.gate.difference import Difference
@@ -18,22 +19,19 @@ WITHIN: Final = "within"
 OVER: Final = "over"
 MISSING: Final = "missing"
 
-NOISE_SHARE = 0.001
-"""A tolerance in percent of a baseline's time is at least this share of the baseline's step: 5 % of a stall of nothing
-is nothing, and no regression that anyone could see."""
-
 _UNITS: Mapping[Amount, BudgetUnit] = {TIME: "ms", SIZE: "bytes", COUNT: "count"}
 _ROUNDING = 1e-6
-"""Baselines are written to this many ms."""
+"""The precision of times in a baseline, in ms."""
 
 _NOT_STATIC = "needs a trace"
-"""How the reasons of rules begin that only a measurement can feed (rules/engine.py)."""
+"""The beginning of the reasons of rules that need a measurement (rules/engine.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetResult:
-    """``status`` is within, over, unknown (not enough evidence), or missing (the baseline has nothing to compare with).
+    """The result of one budget.
 
+    ``status`` is within, over, unknown (not enough evidence), or missing (the baseline has nothing to compare with).
     ``value``, ``limit`` and ``baseline`` are in ``unit``: % or ms, bytes, count. ``limit`` is what is allowed, also
     where the budget is a tolerance. ``value_ms`` and ``limit_ms`` are the same of times in ms a step. All are None
     where they are not known. ``kind`` says predicted or measured.
@@ -59,10 +57,10 @@ def check_budget(
     missing: str = "there is no baseline",
     changes: Difference | None = None,
 ) -> BudgetResult:
-    """Holds one budget against a report. Over is over even where something else is unknown; within needs all evidence.
+    """Return the result of one budget. Over is over even where something else is unknown; within needs all evidence.
 
-    ``before`` is the baseline's entry, ``missing`` why there is none; ``now`` is the report's own snapshot and
-    ``changes`` what differs between the two, where they were made already.
+    ``before`` is the baseline's entry, ``missing`` why there is none. ``now`` is the report's own snapshot and
+    ``changes`` what differs between the two, where they exist already.
     """
     now = now or snapshot_of(report, "")
     if budget.needs_baseline and before is None:
@@ -101,10 +99,10 @@ def check_budget(
 
 
 def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapshot, changes: Difference) -> BudgetResult:
-    """Hold against a budget what is new: one finding that is gone does not make up for another that came."""
+    """Return the result of a budget of new findings: one that is gone does not compensate for another that came."""
     from hloinspect.gate.findings import new_count
 
-    code, severity = counted(budget.metric)
+    code, severity = counted_rule(budget.metric)
     value = float(new_count(changes.findings, code, severity))
     doubt = doubt_of(report, budget.metric, before)
     status: BudgetStatus = OVER if value > budget.limit else UNKNOWN if doubt else WITHIN
@@ -113,9 +111,9 @@ def _new_findings(report: Report, budget: Budget, before: Snapshot, now: Snapsho
 
 
 def _difference(before: Snapshot, now: Snapshot) -> Difference:
-    from hloinspect.gate.difference import difference  # not needed without a baseline
+    from hloinspect.gate.difference import snapshot_difference  # not needed without a baseline
 
-    return difference(before, now)
+    return snapshot_difference(before, now)
 
 
 def _unsettled(budget: Budget, status: BudgetStatus, kind: Basis, reason: str) -> BudgetResult:
@@ -130,7 +128,7 @@ def _reason(budget: Budget, lost: Difference | None) -> str:
 
 
 def _whole(report: Report, now: Snapshot, budget: Budget) -> float | None:
-    """What an absolute percentage is a share of."""
+    """Return the amount that an absolute percentage is a share of."""
     if budget.kind == TIME:
         return now.step_ms
     memory = report.memory
@@ -144,13 +142,14 @@ def _allowed(budget: Budget, base: float | None, share: float | None, before: Sn
     assert base is not None
     tolerance = budget.limit if budget.unit != "%" else budget.limit / 100 * base
     if budget.kind == TIME:
-        noise = NOISE_SHARE * (before.step_ms or 0.0) if before is not None and budget.unit == "%" else 0.0
+        # 5 % of a stall of nothing is nothing, and no regression that anyone could see.
+        noise = UNSEEN_SHARE * (before.step_ms or 0.0) if before is not None and budget.unit == "%" else 0.0
         return base + max(tolerance, noise) + _ROUNDING
     return base + tolerance
 
 
 def amount_of(snapshot: Snapshot, metric: str) -> float | None:
-    """A metric's value in ms, bytes or a count; None where it is not known."""
+    """Return a metric's value in ms, bytes or a count, None where it is not known."""
     family, _, part = metric.partition(".")
     if family == "step":
         return snapshot.step_ms
@@ -171,8 +170,10 @@ def amount_of(snapshot: Snapshot, metric: str) -> float | None:
 
 
 def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str:
-    """Why the report cannot carry a pass on a metric, or "": something that affects it is unknown. ``before``: what it
-    is compared with, for a tolerance."""
+    """Return why a report cannot pass on a metric, since something that affects it is unknown, or "".
+
+    ``before`` is what a tolerance is compared with.
+    """
     family, _, part = metric.partition(".")
     if family == "memory":
         return _memory_doubt(report, part, before)
@@ -214,9 +215,12 @@ def _time_doubt(report: Report, metric: str) -> str:
 
 
 def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
-    """A rule that would count and could not look. Rules that only a trace can feed are not asked of a prediction, and
-    one that could not look for the baseline either is missed on both sides; but some rule must have looked."""
-    code, _ = counted(metric)
+    """Return the reason of a rule that would count and could not run, or "".
+
+    Rules that need a trace are not expected to run on a prediction. One that could not run for the baseline either is
+    missing on both sides. But some rule must have run.
+    """
+    code, _ = counted_rule(metric)
     lacking = [rule for rule in report.rules_not_run if rule.code.startswith(code)]
     if not lacking:
         return ""
@@ -227,8 +231,8 @@ def _rules_doubt(report: Report, metric: str, before: Snapshot | None) -> str:
         return _could_not(lacking[0])
     for rule in lacking:
         expected = kind_of(report) == MEASURED or not rule.reason.startswith(_NOT_STATIC)
-        told_before = before is None or rule.code not in before.rules_not_run
-        if told_before and expected:
+        ran_before = before is None or rule.code not in before.rules_not_run
+        if ran_before and expected:
             return _could_not(rule)
     return ""
 

@@ -1,4 +1,5 @@
-"""Which input an entry of a baseline was recorded of, so that an update does not replace that of another input."""
+"""Origin of an entry of a baseline: the input that it was recorded of. An update does not replace another input's
+entry."""
 
 from __future__ import annotations
 
@@ -7,20 +8,20 @@ import os
 from pathlib import Path
 
 NAMED = "an input that was given its name"
-"""The origin of what has no path that is the same on every machine, and whose name the user gave."""
+"""The origin of an input without a path that is the same on every machine, and whose name the user gave."""
 
 PROGRAM = "a program of Python"
-"""The origin of a program without a file, which is called by its module's name."""
+"""The origin of a program without a file. It has its module's name."""
 
 _STDIN = "-"
 
 
 def origin_of(source: str | None, baseline: Path, is_named: bool = False) -> str:
-    """Return what makes an input another than those of the same name.
+    """Return what distinguishes an input from others of the same name.
 
-    It is the path as the baseline's folder sees it where both are of one project, and so the same on every machine; for
-    any other file the name of its folder and a digest of its path. ``source`` is the INPUT, None for a program without
-    a file; ``is_named``: whether the user gave the name.
+    It is the path relative to the baseline's folder where both are of one project, and so the same on every machine.
+    For any other file it is the name of its folder and a digest of its path. ``source`` is the INPUT, None for a
+    program without a file; ``is_named`` says whether the user gave the name.
     """
     if source is None or source == _STDIN:
         return NAMED if is_named else PROGRAM
@@ -41,7 +42,7 @@ def origin_of(source: str | None, baseline: Path, is_named: bool = False) -> str
 def _seen_from(path: str, baseline: Path) -> str:
     """Return a file's path from a baseline's folder, or "" where the file is outside of the baseline's project."""
     head, name = os.path.split(path.rstrip(os.sep))
-    for real in (os.path.abspath, os.path.realpath):  # as they are written first: a link may lead elsewhere tomorrow
+    for real in (os.path.abspath, os.path.realpath):  # first as written: a link may change later
         folder, file = Path(real(baseline.parent)), Path(real(head or os.curdir), name)
         if file.is_relative_to(_project_of(folder)):
             return Path(os.path.relpath(file, folder)).as_posix()
@@ -49,8 +50,11 @@ def _seen_from(path: str, baseline: Path) -> str:
 
 
 def _project_of(folder: Path) -> Path:
-    """Return the folder below which all is the same on every machine: the repository's, else that of pyproject.toml,
-    else the working directory where ``folder`` is below it, else ``folder`` itself."""
+    """Return the folder below which all is the same on every machine.
+
+    It is the repository's, else that of pyproject.toml, else the working directory where ``folder`` is below it, else
+    ``folder``.
+    """
     for mark in (".git", "pyproject.toml"):
         for each in (folder, *folder.parents):
             if (each / mark).exists():

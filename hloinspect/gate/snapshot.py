@@ -37,8 +37,13 @@ class Split:
     """Milliseconds a step by direction. Exposed time's total is a union, so it can be less than the sum."""
 
     d2h: NonNegative
+    """Of transfers to the host."""
+
     h2d: NonNegative
+    """Of transfers from the host."""
+
     total: NonNegative
+    """Of both; of exposed time the union, so it may be less than their sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +52,37 @@ class Made:
     report's ``module``; rates are the host link's in GB/s. ``configuration`` is what else decided the compilation."""
 
     hloinspect: str
+    """Version of hloinspect."""
+
     jax: str | None
+    """Version of jax."""
+
     jaxlib: str | None
+    """Version of jaxlib."""
+
     flags: tuple[str, ...] | None
+    """XLA flags of the compilation."""
+
     topology: str | None
+    """Topology that it was compiled for."""
+
     d2h_gbps: NonNegative | None
+    """Rate of the host link to the host."""
+
     h2d_gbps: NonNegative | None
+    """Rate of the host link from the host."""
+
     module: str
+    """Name of the module."""
+
     fingerprint: str
+    """A hash of the module's kinds of instructions (docs/report.md)."""
+
     schedule_hash: str
+    """A hash of the module's schedule (docs/report.md)."""
+
     configuration: Configuration | None = None
+    """What else decided the compilation (docs/compile.md#what-decides-a-compilation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +90,13 @@ class MemorySnapshot:
     """Bytes on a device and in its host memory; ``source`` as in the report."""
 
     device_bytes: Count | None
+    """Device memory of arguments, results and temporaries."""
+
     host_bytes: Count | None
+    """Pinned host memory of the same."""
+
     source: MemorySource
+    """Where the figures come from (docs/report.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +109,55 @@ class TransferGroup:
     """
 
     direction: Direction
+    """To the host or from it."""
+
     dtype: str
+    """Element type of the tensor."""
+
     shape: tuple[Count, ...]
+    """Its dimensions, without leading ones."""
+
     name: str | None
+    """Its checkpoint name or argument, where known."""
+
     loop_depth: Count
+    """Number of loops around the transfers."""
+
     file: str | None
+    """File of the function, as seen from the working directory, else its bare name."""
+
     function: str | None
+    """The function that makes the value."""
+
     line: Count | None
+    """The line of the slowest transfer, for reading: it is never compared."""
+
     count: Count
+    """Number of transfers (instructions)."""
+
     runs: Count
+    """Their executions in a step."""
+
     bytes: Count
+    """Bytes of one execution; the most where they differ."""
+
     bytes_per_step: Count
+    """Bytes of all executions in a step."""
+
     mechanisms: dict[Moved, Count]
+    """Number of transfers by mechanism."""
+
     verdicts: dict[Verdict, Count]
+    """Number of transfers by verdict."""
+
     duration_ms: NonNegative | None
+    """Duration of all executions in a step; null without a prediction and a trace."""
+
     cover_ms: NonNegative | None
+    """Part of it in which compute or a collective runs."""
+
     wait_ms: NonNegative | None
+    """Time for which the device waits for them in a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +166,19 @@ class Subject:
     ones. Both are None of a finding about no tensor; ``line`` is for reading and never compared."""
 
     name: str | None
+    """Checkpoint name or argument, where known."""
+
     array: str | None
+    """Its array (``bf16[8,128]``), without leading ones."""
+
     file: str | None
+    """File of the function that moves it."""
+
     function: str | None
+    """The function that moves it."""
+
     line: Count | None
+    """The line that moves it, for reading: it is never compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +186,28 @@ class FindingGroup:
     """Findings of one rule in one function. ``subjects`` is None where an older version recorded none."""
 
     code: RuleCode
+    """Code of the rule."""
+
     name: str
+    """Name of the rule."""
+
     severity: Severity
+    """How bad it is."""
+
     file: str | None
+    """File of the function, as seen from the working directory, else its bare name."""
+
     function: str | None
+    """The function that they are in."""
+
     line: Count | None
+    """A line of the function, for reading: it is never compared."""
+
     count: Count
+    """Number of findings."""
+
     subjects: tuple[Subject, ...] | None = None
+    """The tensors that they are about; null where an older version recorded none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +217,49 @@ class Snapshot:
     (gate/origin.py), and None in what an older version wrote."""
 
     step: str
+    """What the baseline calls the step (docs/ci.md#names)."""
+
     target: str | None
+    """The hardware that it is judged for."""
+
     devices: Positive
+    """Number of devices."""
+
     kind: Basis
+    """Whether figures are predicted or measured."""
+
     made: Made
+    """How the program was made and what it was judged with."""
+
     step_ms: NonNegative | None
+    """Time of the step."""
+
     stall_ms: Split | None
+    """Time in which the device waits for the host."""
+
     exposed_ms: Split | None
+    """Time in which transfers run and neither compute nor a collective does."""
+
     bytes_per_step: BytesByDirection
+    """Bytes that move in a step, by direction."""
+
     verdicts: dict[Verdict, Count]
+    """Number of transfers by verdict."""
+
     memory: MemorySnapshot
+    """Memory of one device and of its host."""
+
     transfers: tuple[TransferGroup, ...]
+    """Groups of transfers."""
+
     findings: tuple[FindingGroup, ...]
+    """Groups of findings."""
+
     rules_not_run: tuple[RuleCode, ...]
+    """Codes of rules that lacked evidence."""
+
     origin: str | None = None
+    """Which input it is of several with one name (docs/ci.md#names); null in what an older version wrote."""
 
     @property
     def key(self) -> tuple[str, str, int, str]:

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hloinspect.analyze.answer import answer
+from hloinspect.analyze.options import JudgeOptions
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, family_of, parse_budget
-from hloinspect.gate.config import GatedStep
 from hloinspect.gate.errors import BudgetExceeded, NotEnoughEvidence
-from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, report_of, why_no_entry
+from hloinspect.gate.gate import FAILED, PASSED, Checked, check_report, name_of, why_no_entry
 from hloinspect.gate.sense import refuse_senseless
 from hloinspect.hardware import Target, load_target
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions, Production
 from hloinspect.report.schema import InputInfo, ProgramInfo, Report, Unknown
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 
-def check(
+def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     what: Any,
     *,
     target: str | Target | None = None,
@@ -57,22 +58,23 @@ def check(
     one, where nobody can say (unless ``allow_unknown``), or where the baseline has nothing to compare with; and
     HloInspectError for what cannot be read or compiled.
     """
-    from hloinspect.gate.baseline import Baseline, load_baseline
-
     limits = _limits(budget)
     if update_baseline and baseline is None:
         raise UsageError("update_baseline needs to know which: baseline=FILE")
     if rules is not None:
         refuse_senseless(limits, rules)
     path = None if baseline is None else Path(baseline)
-    known = None
-    if path is not None:
-        known = Baseline(path) if update_baseline and not path.exists() else load_baseline(path)
-    given = production or Production()
-    options = GatedStep("", "", None, link, devices, topology, tuple(xla_flags), production=given)
+    known = None if path is None else _known(path, update_baseline)
+    compiling = CompileOptions(
+        devices=devices,
+        topology=topology,
+        xla_flags=tuple(xla_flags),
+        production=production or Production(),
+        cache=cache,
+    )
     judges_memory = not limits or any(family_of(limit) == "memory" for limit in limits)  # by default a baseline's does
-    memory = True if judges_memory else None
-    report, own_name = answer(what, options, target, rules, cache, name_from, memory)
+    judging = JudgeOptions(target=target, link=link, rules=rules, memory=True if judges_memory else None)
+    report, own_name = answer_any(what, compiling, judging, name_from)
     source = _source_of(what)
     checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
     if update_baseline and path is not None:
@@ -83,6 +85,13 @@ def check(
         return checked
     message = failure_line(checked)
     raise BudgetExceeded(message, checked) if status == FAILED else NotEnoughEvidence(message, checked)
+
+
+def _known(path: Path, update: bool) -> Baseline:
+    """Return the baseline in a file; an empty one where the file is to be made."""
+    from hloinspect.gate.baseline import Baseline, load_baseline
+
+    return Baseline(path) if update and not path.exists() else load_baseline(path)
 
 
 def _recorded(checked: Checked, path: Path, *, is_named: bool, allow_unknown: bool) -> Baseline:
@@ -97,7 +106,7 @@ def _recorded(checked: Checked, path: Path, *, is_named: bool, allow_unknown: bo
 
 
 def failure_line(checked: Checked) -> str:
-    """One line on what fails whatever the budgets are, and on the budgets that do not hold."""
+    """Return one line on what fails whatever the budgets are, and on the budgets that do not hold."""
     from hloinspect.gate.words import finding_text, result_text, title
 
     undecided = [note.text for note in checked.undecided]
@@ -109,36 +118,26 @@ def _limits(budget: str | Sequence[str]) -> tuple[Budget, ...]:
     return tuple(parse_budget(text, "budget") for text in ([budget] if isinstance(budget, str) else budget))
 
 
-def answer(
-    what: Any,
-    options: GatedStep,
-    target: str | Target | None = None,
-    rules: Choice | None = None,
-    cache: Path | None = None,
-    name_from: Path | None = None,
-    memory: bool | None = None,
+def answer_any(
+    what: Any, compiling: CompileOptions, judging: JudgeOptions, name_from: Path | None = None
 ) -> tuple[Report, str]:
-    """The report on whatever ``check`` takes, and what to call it. ``options`` say how it is compiled and judged,
-    ``memory`` whether to follow it, as ``inspect`` takes it."""
+    """Return the report on whatever ``check`` takes, and what to call it."""
     folder = name_from or Path.cwd()
     if isinstance(what, Report):
         return what, name_of(what.input.path, folder)
     if isinstance(getattr(what, "report", None), Report):  # an Inspection
         return what.report, name_of(what.report.input.path, folder)
-    if isinstance(what, (str, Path)):
-        step = replace(options, source=str(what), name=name_of(str(what), folder))
-        return report_of(step, target=target, rules=rules, cache=cache, memory=memory), step.name
     if hasattr(what, "as_text"):
-        return _of_program(what, options, target, rules, memory)
-    if python_inspect.isfunction(what):
-        step = replace(options, source=step_of(what), name=name_of(step_of(what), folder))
-        return report_of(step, target=target, rules=rules, cache=cache, memory=memory), step.name
+        return _of_program(what, compiling, judging)
+    if isinstance(what, (str, Path)) or python_inspect.isfunction(what):
+        source = str(what) if isinstance(what, (str, Path)) else step_of(what)
+        return answer(source, compiling, judging).report, name_of(source, folder)
     hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
     raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
 
 
 def _source_of(what: Any) -> str | None:
-    """Return the input that ``answer`` names; None for a program, which has no file."""
+    """Return the input that ``answer_any`` names; None for a program, which has no file."""
     if isinstance(what, (str, Path)):
         return str(what)
     if python_inspect.isfunction(what):
@@ -150,26 +149,24 @@ def _source_of(what: Any) -> str | None:
 
 
 def step_of(function: Any) -> str:
-    """``file.py:function`` for a function at the top of a file. Raises UsageError for any other."""
+    """Return ``file.py:function`` for a function at the top of a file. Raises UsageError for any other."""
     file = python_inspect.getsourcefile(function)
     if file is None or "<" in function.__qualname__:
         raise UsageError(f"{function.__qualname__} is not at the top of a file, so it cannot be found by its name")
     return f"{file}:{function.__qualname__}"
 
 
-def _of_program(
-    program: Any, options: GatedStep, target: str | Target | None, rules: Choice | None, memory: bool | None
-) -> tuple[Report, str]:
-    """The report on a jax.stages.Compiled, or a Lowered that is compiled first, in this process."""
+def _of_program(program: Any, compiling: CompileOptions, judging: JudgeOptions) -> tuple[Report, str]:
+    """Return the report on a jax.stages.Compiled, or a Lowered that is compiled first, in this process."""
     compiled = program.compile() if hasattr(program, "compile") else program
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as folder:
         file = Path(folder) / "module.hlo"
         file.write_text(compiled.as_text(), encoding="utf-8")
-        step = replace(options, source=str(file))
-        report = report_of(step, target=target, rules=rules, memory=memory)
+        report = answer(str(file), compiling, judging).report
     versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in ("jax", "jaxlib")}
     info = InputInfo(report.module.name, report.input.kind, report.input.sha256)
     made = ProgramInfo(versions["jax"], versions["jaxlib"], None, report.program.topology, None)
+    target = judging.target
     chosen = load_target(target) if isinstance(target, str) else target
     unknown = report.unknown
     if chosen is not None and (platform := _platform_of(compiled)) not in ("", chosen.platform):
@@ -182,8 +179,8 @@ def _of_program(
 
 
 def _platform_of(compiled: Any) -> str:
-    """What the devices of a compiled program are, by the shardings of its arguments and results: the text of a module
-    for a CPU says nothing of that. "" where nothing tells."""
+    """Return the platform of a compiled program's devices, by the shardings of its arguments and results: the text of a
+    module for a CPU does not say it. "" where nothing shows it."""
     left = [getattr(compiled, "input_shardings", None), getattr(compiled, "output_shardings", None)]
     while left:
         one = left.pop()

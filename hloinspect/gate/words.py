@@ -1,4 +1,4 @@
-"""What a gate says of itself, in lines without colour: the same for the terminal, every CI report and errors."""
+"""Text of a gate's results, in lines without colour: the same for the terminal, every CI report and errors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MAX_CULPRITS = 3
 
 
 def title_of_unread(unread: Unread) -> str:
-    """``train.py:step (gb200)``."""
+    """Return a title like ``train.py:step (gb200)``."""
     return clean(unread.name) + (f" ({clean(unread.target)})" if unread.target else "")
 
 
 def title(checked: Checked) -> str:
-    """``train.py:step (8 x gb200)``."""
+    """Return a title like ``train.py:step (8 x gb200)``."""
     target = checked.report.target
     return clean(checked.name) + (f" ({target.devices} x {clean(target.name)})" if target else "")
 
 
 def finding_text(finding: FindingInfo) -> str:
-    """Return one line on a finding that no budget passes over: ``HLO301 (wrong values): ...; try: ...  (a.py:21)``."""
+    """Return one line on a finding that no budget overrides: ``HLO301 (wrong values): ...; try: ...  (a.py:21)``."""
     place = f"  ({finding.source.file}:{finding.source.line})" if finding.source else ""
     meaning = BLOCKING[finding.code]
     return clean(f"{finding.code} ({meaning}): {finding.message}; try: {finding.remedy}{place}")
@@ -45,7 +45,7 @@ def _allowed(new: NewFinding) -> str:
 
 
 def result_text(result: BudgetResult) -> str:
-    """``stall=2%  predicted 0.3 ms = 0.40 % of at most 1.5 ms a step  (waiting for the host)``."""
+    """Return a line like ``stall=2%  predicted 0.3 ms = 0.40 % of at most 1.5 ms a step  (waiting for the host)``."""
     line = result.budget.text
     if result.value is not None and result.limit is not None:
         unit = "ms" if result.value_ms is not None else result.unit
@@ -61,8 +61,10 @@ def result_text(result: BudgetResult) -> str:
 
 
 def details(checked: Checked) -> list[str]:
-    """What is behind a check that did not pass, without colour: what is different from the baseline, the transfers
-    that cost the most, and the commands to look closer."""
+    """Return the details of a check that did not pass, without colour.
+
+    They are the differences from the baseline, the transfers that cost the most, and the commands to look closer.
+    """
     report = checked.report
     lines = explanation(checked.difference) if checked.difference else []
     over = [result.budget for result in checked.results if result.status == OVER]
@@ -80,13 +82,12 @@ def details(checked: Checked) -> list[str]:
 
 
 def _explained(checked: Checked, over: Sequence[Budget]) -> list[str]:
-    """Return what the findings say that are new, and those that these budgets count, and what to do."""
+    """Return the messages and remedies of findings that are new or that these budgets count."""
     counting = [budget for budget in over if family_of(budget) == FINDINGS]
     new = [f for f in _new_of(checked) if f.severity != INFO or _is_counted(f, counting)]
     new.sort(key=lambda finding: not _is_counted(finding, counting))
-    known = set(map(id, new))
     limits = [budget for budget in counting if budget.op == ABSOLUTE]
-    others = [f for f in checked.report.findings if id(f) not in known and _is_counted(f, limits)]
+    others = [f for f in checked.report.findings if f not in new and _is_counted(f, limits)]
     left = sum(max(len(found) - MAX_CULPRITS, 0) for found in (new, others))
     shown = [*new[:MAX_CULPRITS], *others[:MAX_CULPRITS]]
     lines = [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in shown]
@@ -94,7 +95,7 @@ def _explained(checked: Checked, over: Sequence[Budget]) -> list[str]:
 
 
 def _new_of(checked: Checked) -> list[FindingInfo]:
-    """Return the report's findings that the baseline has not, or has as less."""
+    """Return the report's findings that the baseline has not, or has with a lower severity."""
     if not checked.new:
         return []
     from hloinspect.gate.snapshot import findings_of
@@ -107,7 +108,7 @@ def _is_counted(finding: FindingInfo, budgets: Sequence[Budget]) -> bool:
 
 
 def culprits(report: Report) -> list[str]:
-    """The transfers that the step waits for the longest, a line each, with the line of the user's code."""
+    """Return the transfers that the step waits for the longest, a line each, with the line of the user's code."""
     waits = [((t.measured or t.predicted), t) for t in report.transfers]
     costly = sorted(waits, key=lambda pair: (-(pair[0].wait_ms if pair[0] else 0.0), pair[1].id))[:MAX_CULPRITS]
     found = []

@@ -1,4 +1,4 @@
-"""The model of an optimized HLO module and its readers. protobuf is imported only when a proto is read."""
+"""Model of an optimized HLO module, and its readers. protobuf is imported only when a proto is read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What an instruction really reads and writes: slices as slices, in-place updates as their update.
+"""Bytes that an instruction reads and writes: only the slice of a slice, and only the update of an in-place update.
 
-One place for it, because both the bytes over the host link and the bytes through device memory follow from it.
+Both the bytes over the host link and the bytes through device memory are computed from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hloinspect.hlo.shape import Shape
 Path = tuple[int, ...]
 
 MAX_NESTING = 8
-"""Fusions in fusions that are looked into; a TPU's products have their operands' slices one level down."""
+"""Levels of nested fusions that are read. A TPU's products have the slices of their operands one level down."""
 
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
@@ -30,7 +30,7 @@ _FREE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Bytes that one operand (``operand`` >= 0) or one leaf of the result (``operand`` = -1, ``path``) costs."""
+    """Bytes that an operand (``operand`` >= 0) or a leaf of the result (``operand`` = -1, ``path``) costs."""
 
     operand: int
     path: Path
@@ -39,14 +39,14 @@ class Access:
 
 
 def is_free(instruction: Instruction) -> bool:
-    """Whether an instruction is only bookkeeping: no thunk runs for it."""
+    """Return whether an instruction is bookkeeping only: no thunk runs for it."""
     return instruction.opcode in _FREE or (
         instruction.opcode == "custom-call" and instruction.custom_call_target in _FREE_CALLS
     )
 
 
 def update_operand(instruction: Instruction) -> Operand | None:
-    """The update of a dynamic-update-slice (operand 1) or scatter (its last operand)."""
+    """Return the update of a dynamic-update-slice (operand 1) or scatter (its last operand)."""
     if instruction.opcode == "dynamic-update-slice" and len(instruction.operands) > 1:
         return instruction.operands[1]
     if instruction.opcode == "scatter" and len(instruction.operands) > 2:
@@ -55,24 +55,25 @@ def update_operand(instruction: Instruction) -> Operand | None:
 
 
 def accesses(module: Module, computation: Computation, instruction: Instruction) -> tuple[Access, ...]:
-    """Reads and writes of an instruction outside of fusions (its own, or those of the fusion's body)."""
+    """Return what an instruction reads and writes in memory. A fusion reads and writes what its body does."""
     shapes = [module.shape_of(computation, operand) for operand in instruction.operands]
     callee = _callee(module, instruction)
     if callee is None:
         return _own(module, computation, instruction, shapes)
     callee = module.alike(callee)
-    # The module keeps its instructions, and they their shapes: as long as it does, an id stands for one shape.
-    key = ("accesses", callee.name, id(instruction.shape), *map(id, shapes))
-    found: tuple[Access, ...] | None = module.memo.get(key)
+    keyed = (instruction.shape, *shapes)
+    key = ("accesses", callee.name, *map(id, keyed))  # shapes are many, and hashing what is in them takes long
+    found: tuple[object, tuple[Access, ...]] | None = module.memo.get(key)
     if found is None:
-        found = module.memo[key] = _fused(module, callee, instruction.shape, shapes)
-    return found
+        # The shapes stay with what was found, so that no id of theirs is ever another shape's.
+        found = module.memo[key] = keyed, _fused(module, callee, instruction.shape, shapes)
+    return found[1]
 
 
 def _own(
     module: Module, computation: Computation, instruction: Instruction, shapes: Sequence[Shape | None]
 ) -> tuple[Access, ...]:
-    """The accesses of an instruction that is no fusion."""
+    """Return the accesses of an instruction that is no fusion."""
     reads = (
         Access(number, path, _plain_read(instruction, number, leaf), leaf.memory_space)
         for number, shape in enumerate(shapes)
@@ -87,7 +88,7 @@ def _own(
 
 
 def _fused(module: Module, body: Computation, result: Shape, shapes: Sequence[Shape | None]) -> tuple[Access, ...]:
-    """The accesses of a fusion with operands and a result of these shapes."""
+    """Return the accesses of a fusion whose operands and result have these shapes."""
     if not _touches_parts(module, body) and body.root.opcode not in _HANDS_THROUGH:
         return _whole(shapes, result)
     reads = (
@@ -103,7 +104,7 @@ def _fused(module: Module, body: Computation, result: Shape, shapes: Sequence[Sh
 
 
 def _touches_parts(module: Module, body: Computation) -> bool:
-    """Whether a fusion's body, or one nested in it, has a slice, a gather or an update."""
+    """Return whether the body of a fusion, or a fusion nested in it, has a slice, a gather or an update."""
     if body.touches_parts:
         return True
     key = ("touches parts", body.name)
@@ -115,14 +116,14 @@ def _touches_parts(module: Module, body: Computation) -> bool:
 
 
 def _callee(module: Module, instruction: Instruction) -> Computation | None:
-    """The body of a fusion; None for anything else."""
+    """Return the body of a fusion, or None for any other instruction."""
     if instruction.opcode != "fusion":
         return None
     return module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
 
 
 def _whole(shapes: Sequence[Shape | None], result: Shape) -> tuple[Access, ...]:
-    """The accesses of a fusion without slices or updates: all of its operands and of its result."""
+    """Return the accesses of a fusion without slices or updates: all of its operands and of its result."""
     sides = [(number, shape) for number, shape in enumerate(shapes) if shape is not None]
     return tuple(
         Access(number, path, leaf.size_bytes, leaf.memory_space)
@@ -153,8 +154,11 @@ def _plain_write(module: Module, computation: Computation, instruction: Instruct
 
 
 def _fused_read(module: Module, body: Computation, number: int, leaf: Shape, depth: int = 0) -> int:
-    """What a fusion reads of a parameter: all of it, unless every use takes a slice of it or only updates it in
-    place. In a fusion that is nested ``depth`` deep nothing is taken for an update in place."""
+    """Return the bytes that a fusion reads of a parameter.
+
+    These are all of its bytes, unless every use takes a slice of it or only updates it in place. In a fusion nested
+    ``depth`` deep no use counts as an update in place.
+    """
     if not _touches_parts(module, body):
         return leaf.size_bytes
     parameters = body.parameters
@@ -177,7 +181,7 @@ def _fused_read(module: Module, body: Computation, number: int, leaf: Shape, dep
                 after = updated or user.opcode in _UPDATES
                 if user.is_root and not after:
                     return leaf.size_bytes
-                if user.name not in seen and not user.is_root:  # what was updated and is not the result is read again
+                if user.name not in seen and not user.is_root:  # an updated value that is not the result is read again
                     seen.add(user.name)
                     pending.append((user.name, after))
             else:
@@ -196,20 +200,21 @@ def _nested_read(module: Module, body: Computation, number: int, leaf: Shape, de
 
 
 def _fused_write(module: Module, body: Computation, path: Path, leaf: Shape) -> int:
-    """What a fusion writes to a leaf of its result: the update alone where the root updates a parameter in place."""
+    """Return the bytes that a fusion writes to a leaf of its result: only the update where its root updates a
+    parameter."""
     instruction, rest = module.resolve(body, Operand(body.root.name))
     if instruction is not None and instruction.opcode == "tuple" and path and path[0] < len(instruction.operands):
         instruction, rest = _through_bitcasts(module, body, instruction.operands[path[0]])
     elif instruction is not None:
         instruction, rest = _through_bitcasts(module, body, Operand(instruction.name, rest))
     size = 0
-    for _ in range(len(body)):  # bounded: a module by hand may have values that depend on themselves
+    for _ in range(len(body)):  # bounded, since in a module written by hand a value may depend on itself
         if instruction is None or instruction.opcode not in _UPDATES or not instruction.operands or rest:
             break
         size += _size_of(module, body, update_operand(instruction)) or leaf.size_bytes
         instruction, rest = _through_bitcasts(module, body, instruction.operands[0])
     if instruction is not None and instruction.opcode == "parameter":
-        return min(size, leaf.size_bytes)  # nothing where it is only handed through
+        return min(size, leaf.size_bytes)  # 0 bytes where it is only passed on
     return leaf.size_bytes
 
 

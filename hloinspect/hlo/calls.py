@@ -1,4 +1,4 @@
-"""Who calls whom in a module: what reads it may follow calls without looking out for cycles or endless depth."""
+"""A check of the calls in a module, so that readers may follow them without a check for cycles or endless depth."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from hloinspect.errors import HloParseError
 
 MAX_CALL_DEPTH = 200
-"""Real modules nest about ten deep; a reader that recurses over calls must have an end."""
+"""Deepest nesting of calls. Real modules nest about ten deep, and a reader that recurses over calls needs a limit."""
 
 
 def check_calls(callees: Mapping[str, Collection[str]]) -> None:
-    """Raises HloParseError if a computation calls itself, directly or through others, or if calls nest deeper than
-    MAX_CALL_DEPTH. Names that are no keys of ``callees`` call nothing."""
-    depths: dict[str, int] = {}  # 0 while a computation is being walked
+    """Raise HloParseError if a computation calls itself, directly or through others, or for too deeply nested calls.
+
+    Calls may be nested MAX_CALL_DEPTH deep. Names that are not keys of ``callees`` call nothing.
+    """
+    depths: dict[str, int] = {}  # 0 while the calls of a computation are being followed
     for start in callees:
         stack: list[tuple[str, Iterator[str]]] = []
         todo = start

@@ -1,4 +1,4 @@
-"""Parts of XLA's protos as the model has them: shapes, scalars, windows, dimension labels, replica groups."""
+"""Parts of XLA's protos in the form of the model: shapes, scalars, windows, dimension labels, replica groups."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ _DTYPES = {
     21: "s4", 22: "u4", 23: "f8e4m3b11fnuz", 24: "f8e5m2fnuz", 25: "f8e4m3fnuz", 26: "s2", 27: "u2", 28: "f8e4m3",
     29: "f8e3m4", 30: "s1", 31: "u1", 32: "f4e2m1fn", 33: "f8e8m0fnu", 34: "buffer", 35: "f6e3m2fn", 36: "f6e2m3fn",
 }  # fmt: skip
-"""Names of xla_data.proto, PrimitiveType. A buffer's own type stands in its one tuple element."""
+"""Names of xla_data.proto, PrimitiveType. The type of a buffer is in its only tuple element."""
 
 _PACKED_BITS = {"s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16}
 _WORDS = frozenset({"s32", "s64", "u32", "u64"})
 
 
-def to_text(data: bytes) -> str:
+def decoded_text(data: bytes) -> str:
+    """Return bytes as text, with a replacement character for each invalid byte."""
     return data.decode("utf-8", "replace")
 
 
@@ -39,7 +40,7 @@ def _shape_of(proto: schema.ShapeProto, depth: int = 0) -> Shape:
         return _shape_of(proto.tuple_shapes[0], depth + 1)
     dims = tuple(proto.dimensions)
     if any(dim < 0 for dim in dims):
-        # The bound of an unbounded dynamic dimension is INT64_MIN (xla/shape.h, kUnboundedSize); text prints it as "?".
+        # The bound of an unbounded dynamic dimension is INT64_MIN (xla/shape.h, kUnboundedSize). Text prints it as "?".
         dims = tuple(1 if dim == -(1 << 63) else dim for dim in dims)
         if any(dim < 0 for dim in dims):
             raise HloParseError(f"a shape has a dimension of {min(dims)}")
@@ -49,12 +50,13 @@ def _shape_of(proto: schema.ShapeProto, depth: int = 0) -> Shape:
 
 @lru_cache(maxsize=65536)
 def shape_of_bytes(data: bytes) -> Shape:
-    """Shape of a serialized ShapeProto; cached, since a module repeats a few hundred."""
+    """Return the shape in a serialized ShapeProto. Results are cached, since a module repeats a few hundred."""
     return _shape_of(schema.ShapeProto.FromString(data))
 
 
 def scalar(literal: schema.LiteralProto, shape: Shape) -> int | None:
-    """The value of an integer or boolean scalar, None for any other literal (xla_data.proto, LiteralProto)."""
+    """Return the value of an integer or boolean scalar, or None for any other literal (xla_data.proto,
+    LiteralProto)."""
     if shape.dims or shape.is_tuple:
         return None
     if shape.dtype == "pred":
@@ -72,7 +74,7 @@ def scalar(literal: schema.LiteralProto, shape: Shape) -> int | None:
 
 
 def dim_labels(numbers: schema.ConvolutionDimensionNumbers) -> str:
-    """``b01f_01io->b01f`` (hlo_instruction.cc, ``ConvolutionDimensionNumbersToString``)."""
+    """Return dimension labels as ``b01f_01io->b01f`` (hlo_instruction.cc, ``ConvolutionDimensionNumbersToString``)."""
     parts = []
     for first, second, spatial, letters in (
         (numbers.input_batch_dimension, numbers.input_feature_dimension, numbers.input_spatial_dimensions, "bf"),
@@ -90,7 +92,7 @@ def dim_labels(numbers: schema.ConvolutionDimensionNumbers) -> str:
 
 
 def window_text(dims: Sequence[schema.WindowDimension]) -> str:
-    """``size=3x3 stride=2x2 pad=1_1x1_1`` (window_util.cc, ``ToString``), without what no dimension sets."""
+    """Return a window as ``size=3x3 stride=2x2 pad=1_1x1_1``, without defaults (window_util.cc, ``ToString``)."""
     if not dims:
         return ""
     parts = ["size=" + "x".join(str(dim.size) for dim in dims)]
@@ -108,7 +110,7 @@ def window_text(dims: Sequence[schema.WindowDimension]) -> str:
 
 
 def replica_groups(proto: schema.HloInstructionProto) -> ReplicaGroups:
-    """Groups from whichever of four fields holds them; newer XLA adds fields rather than changing them."""
+    """Return the groups from whichever of four fields holds them. Newer XLA adds fields and leaves the older ones."""
     if proto.HasField("mesh_axes_replica_group_list"):
         mesh = proto.mesh_axes_replica_group_list.mesh
         sizes = [axis.size for axis in mesh.axes]

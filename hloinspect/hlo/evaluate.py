@@ -1,9 +1,10 @@
-"""Values of scalar integers in a module, and from them the trip counts of loops.
+"""Values of scalar integers in a module, and the trip counts of loops that follow from them.
 
-TPU modules carry no ``known_trip_count``; a loop's count follows from its condition, its initial value and its step.
+TPU modules have no ``known_trip_count``. There a loop's count follows from its condition, its initial value and its
+step.
 
-A module may be damaged or hostile, so the work is limited: by question, by module and purpose, and in depth. Where a
-limit is reached the value is unknown, as where the module does not determine it.
+A module may be damaged or hostile, so the work is limited: for each question, for each module and purpose, and in
+depth. Where a limit is reached the value is unknown, as it is where the module does not determine it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from hloinspect.hlo.shape import Shape, dtype_bits
 _Answer = TypeVar("_Answer")
 Path = tuple[int, ...]
 Arguments = Callable[[int, Path], int | None]
-"""Value of a parameter's element, by parameter number and path; None where it is unknown."""
+"""A function from parameter number and path to the value of a parameter's element. None means unknown."""
 
 _MAX_DEPTH = 100
 _MAX_DEPTH_IN_ALL = 200
-"""Values inside each other, over all computations and iterations that a question goes through; one takes two to four of
-Python's frames, of which there are 1000."""
+"""Deepest nesting of values over all computations and iterations of a question. One value takes two to four of Python's
+frames, of which there are 1000."""
 
 MAX_STEPS, MAX_STEPS_IN_ALL = 50_000, 500_000
-"""Values that one question may look at, and all questions of one purpose about one module together. Those of known
-modules take less than 1,300 and about 20,000."""
+"""Most values that one question may use, and all questions of one purpose about one module. Those of known modules use
+less than 1,300 and about 20,000."""
 
 _MAX_LITERAL_STEPS = 64
 _MAX_TRIPS = 1 << 40
@@ -53,56 +54,62 @@ _BINARY: dict[str, Callable[[int, int], int]] = {
 
 
 def no_arguments(_number: int, _path: Path) -> int | None:
-    """For an entry computation: what its arguments are is not known."""
+    """Return None: the arguments of an entry computation are unknown."""
     return None
 
 
 class _TooMuchError(Exception):
-    """A question has reached one of the limits."""
+    """A limit of the work for a question was reached."""
 
 
 class Work:
-    """Count what the questions about one module have cost, and how deep the one at hand is nested. ``exhausted`` says
-    whether some question has reached a limit: what is unknown since then may be so for that reason."""
+    """Counter of the work for the questions about one module, and of the depth of the present one.
+
+    ``exhausted`` is True once a question has reached a limit. Values unknown since then may be unknown for that reason.
+    """
 
     def __init__(self) -> None:
         self.steps = 0
         self.exhausted = False
         self._limit = 0
         self._depth = 0
-        self._requested = False
+        self._is_running = False
 
     def answer(self, question: Callable[[], _Answer | None]) -> _Answer | None:
-        """Return the answer of a question, or None where it reaches a limit. A question inside another one is a part
-        of that one's work."""
-        if self._requested:
+        """Return the answer of a question, or None where it reaches a limit.
+
+        A question inside another one is part of the work of that one.
+        """
+        if self._is_running:
             return question()
-        self._requested, self._depth = True, 0
+        self._is_running, self._depth = True, 0
         self._limit = min(self.steps + MAX_STEPS, MAX_STEPS_IN_ALL)
         try:
             return question()
-        except (_TooMuchError, RecursionError):  # the second where the caller's own stack is deep already
+        except (_TooMuchError, RecursionError):  # RecursionError: the caller's own stack is deep already
             self.exhausted = True
             return None
         finally:
-            self._requested = False
+            self._is_running = False
 
     def enter(self) -> None:
-        """Count one value, and everything up to ``leave`` as inside of it."""
+        """Count one value. The values until ``leave`` are nested in it."""
         self.steps += 1
         self._depth += 1
         if self.steps > self._limit or self._depth > _MAX_DEPTH_IN_ALL:
             raise _TooMuchError
 
     def leave(self) -> None:
-        """Go back to the value outside."""
+        """Return to the value around it."""
         self._depth -= 1
 
 
 @contextmanager
 def work_for(module: Module, purpose: str) -> Iterator[Work]:
-    """Count the questions inside as work of this purpose, which has limits of its own: what one purpose uses up,
-    another still has."""
+    """Yield the counter of this purpose, which counts the questions inside the context.
+
+    Each purpose has limits of its own, so one purpose cannot use up those of another.
+    """
     before = _work_of(module)
     work: Work = module.memo.setdefault(f"evaluation for {purpose}", Work())
     module.memo["evaluation"] = work
@@ -118,24 +125,24 @@ def _work_of(module: Module) -> Work:
 
 
 def evaluate(module: Module, computation: Computation, operand: Operand, arguments: Arguments) -> int | None:
-    """The value of a scalar integer or predicate, or None where the module does not determine it."""
+    """Return the value of a scalar integer or predicate, or None where the module does not determine it."""
     return _work_of(module).answer(lambda: _Evaluation(module).value(computation, operand, arguments))
 
 
 def _fits(value: int, shape: Shape | None) -> bool:
-    """Whether the device would have this value too: it counts modulo the width of its type."""
-    if shape is None:  # the module names an element that is not there
+    """Return whether the device would have this value too. It counts modulo the width of the type."""
+    if shape is None:  # the module names an element that does not exist
         return False
     if shape.dtype == "pred":
         return -1 <= value <= 1
     bits = min(dtype_bits(shape.dtype), 64)
-    if bits == 0 or shape.dtype[0] not in "su":  # a token, a tuple, a float that rounds, a type that is not known
+    if bits == 0 or shape.dtype[0] not in "su":  # a token, a tuple, a float that rounds, an unknown type
         return False
     return -(1 << (bits - 1)) <= value < 1 << (bits - 1) if shape.dtype[0] == "s" else 0 <= value < 1 << bits
 
 
 class _Evaluation:
-    """One evaluation; remembers what it has seen so that shared subexpressions cost once.
+    """One evaluation, which stores its values so that common subexpressions are evaluated once.
 
     ``compares`` holds both sides of every comparison that was evaluated, in order.
     """
@@ -143,8 +150,7 @@ class _Evaluation:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._work = _work_of(module)
-        self._seen: dict[tuple[str, str, Path, int], int | None] = {}
-        self._kept: list[Arguments] = []  # keys hold their ids, so they must not be collected
+        self._seen: dict[tuple[str, str, Path, Arguments], int | None] = {}
         self._depth = 0
         self.compares: list[tuple[int, int]] = []
 
@@ -158,7 +164,7 @@ class _Evaluation:
         instruction, path = self._module.resolve(computation, operand)
         if instruction is None:
             return None
-        key = (computation.name, instruction.name, path, id(arguments))
+        key = (computation.name, instruction.name, path, arguments)
         if key not in self._seen:
             self._seen[key] = None  # a cycle has no value
             self._depth += 1
@@ -188,13 +194,12 @@ class _Evaluation:
             def inner(number: int, inner_path: Path) -> int | None:
                 if not 0 <= number < len(operands):
                     return None
-                outer = operands[number]
-                return self.value(computation, Operand(outer.name, outer.path + inner_path), arguments)
+                passed = operands[number]
+                return self.value(computation, Operand(passed.name, passed.path + inner_path), arguments)
 
-            self._kept.append(inner)
             return self.value(callee, Operand(callee.root.name, path), inner)
         if opcode == "while":
-            return self._behind(computation, instruction, path, arguments)
+            return self._after_loop(computation, instruction, path, arguments)
         if opcode not in _FOLLOWED and opcode not in _BINARY:
             return None
         values = [self.value(computation, part, arguments) for part in operands]
@@ -202,15 +207,15 @@ class _Evaluation:
             self.compares.append((values[0], values[1]))
         return _apply(instruction, values)
 
-    def _behind(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
-        """An element of a loop's tuple behind the loop: a peeled last iteration takes its index from there."""
+    def _after_loop(self, computation: Computation, loop: Instruction, path: Path, arguments: Arguments) -> int | None:
+        """Return an element of a loop's result. A peeled last iteration takes its index from there."""
         if arguments is not no_arguments:
-            return _left_by(LoopValues(self._module, computation, loop, arguments), path)
-        key = ("behind", computation.name, loop.name, path)  # every slice behind the loop asks for it
+            return _value_after(LoopValues(self._module, computation, loop, arguments), path)
+        key = ("after loop", computation.name, loop.name, path)  # every slice after the loop needs it
         if key not in self._module.memo:
             self._module.memo[key] = None
             try:
-                self._module.memo[key] = _left_by(LoopValues(self._module, computation, loop), path)
+                self._module.memo[key] = _value_after(LoopValues(self._module, computation, loop), path)
             except (_TooMuchError, RecursionError):
                 del self._module.memo[key]  # a question with more work left may find it
                 raise
@@ -243,7 +248,7 @@ def _apply(instruction: Instruction, values: list[int | None]) -> int | None:
 
 
 def known_trip_count(loop: Instruction) -> int | None:
-    """The count that XLA:GPU wrote into a while's backend_config, or None."""
+    """Return the count that XLA:GPU wrote into a while's backend_config, or None."""
     known = loop.backend_config.get("known_trip_count")
     count = known.get("n") if isinstance(known, dict) else None
     text = str(count)
@@ -251,15 +256,18 @@ def known_trip_count(loop: Instruction) -> int | None:
 
 
 class LoopValues:
-    """The scalar integers that a while carries, by turn. ``outer`` gives the parameters of the computation it is in."""
+    """The scalar integers that a while carries, by iteration.
+
+    ``enclosing`` gives the parameters of the computation that contains the loop.
+    """
 
     def __init__(
-        self, module: Module, computation: Computation, loop: Instruction, outer: Arguments = no_arguments
+        self, module: Module, computation: Computation, loop: Instruction, enclosing: Arguments = no_arguments
     ) -> None:
         self._module = module
         self._computation = computation
         self._start = loop.operands[0] if loop.operands else None
-        self._entry_value = outer
+        self._enclosing = enclosing
         self._condition = module.computations.get(next(iter(loop.called.get("condition", ())), ""))
         self._body = module.computations.get(next(iter(loop.called.get("body", ())), ""))
         self._known: dict[tuple[int, Path], int | None] = {}
@@ -267,15 +275,15 @@ class LoopValues:
         self._shape = loop.shape
         self.known_trip_count = known_trip_count(loop)
         self.requested: list[Path] = []  # each once, in order
-        self._requested_once: set[Path] = set()
+        self._seen: set[Path] = set()
 
     def arguments(self, iteration: int) -> Arguments:
-        """The parameter of the body (and of the condition) in a turn, counted from 0."""
+        """Return the parameter of the body (and of the condition) in an iteration, counted from 0."""
         if iteration not in self._iterations:
 
             def value(_number: int, path: Path) -> int | None:
-                if path not in self._requested_once:
-                    self._requested_once.add(path)
+                if path not in self._seen:
+                    self._seen.add(path)
                     self.requested.append(path)
                 return self.value(path, iteration)
 
@@ -283,25 +291,29 @@ class LoopValues:
         return self._iterations[iteration]
 
     def value(self, path: Path, iteration: int) -> int | None:
-        """An element of the loop's tuple at the beginning of a turn, or None where the module does not determine it.
+        """Return an element of the loop's tuple at the start of an iteration, or None where the module does not
+        determine it.
 
-        Turns are to be asked for in order: each is worked out from the one before.
+        Iterations must be requested in order, since each is computed from the one before.
         """
         key = (iteration, path)
         if key not in self._known:
             self._known[key] = None
-            if self._shape.at(path) is None:  # the body or the condition names an element that is not there
+            if self._shape.at(path) is None:  # the body or the condition names an element that does not exist
                 return None
             if iteration > 0:
                 self._known[key] = self.after(path, self.arguments(iteration - 1))
             elif iteration == 0 and self._start is not None:
                 start = Operand(self._start.name, self._start.path + path)
-                self._known[key] = evaluate(self._module, self._computation, start, self._entry_value)
+                self._known[key] = evaluate(self._module, self._computation, start, self._enclosing)
         return self._known[key]
 
-    def goes_on(self, arguments: Arguments) -> tuple[bool | None, list[int]]:
-        """Whether the condition holds for some values of the loop's tuple, and by how much the sides of each comparison
-        in it differ."""
+    def evaluate_condition(self, arguments: Arguments) -> tuple[bool | None, list[int]]:
+        """Return whether the condition holds for these values of the loop's tuple, and the differences of its
+        comparisons.
+
+        A difference is that of the two sides of a comparison in the condition.
+        """
         if self._condition is None or not len(self._condition):
             return None, []
         evaluation = _Evaluation(self._module)
@@ -309,22 +321,22 @@ class LoopValues:
         return None if value is None else bool(value), [left - right for left, right in evaluation.compares]
 
     def after(self, path: Path, arguments: Arguments) -> int | None:
-        """What the body makes of an element of the loop's tuple."""
+        """Return the value of an element of the loop's tuple after the body, for these arguments."""
         if self._body is None or not len(self._body):
             return None
         return evaluate(self._module, self._body, Operand(self._body.root.name, path), arguments)
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """How often the body of a while runs, or None where the module does not tell.
+    """Return how often the body of a while runs, or None where the module does not show it.
 
-    From XLA's own note where there is one, else by running the loop's counters: the condition and what it depends on.
+    It is XLA's own count where the module has it. Otherwise the condition and the values it depends on are evaluated.
     """
     return _work_of(module).answer(lambda: _trip_count(LoopValues(module, computation, loop)))
 
 
-def _left_by(values: LoopValues, path: Path) -> int | None:
-    """An element of a loop's tuple when the loop has ended."""
+def _value_after(values: LoopValues, path: Path) -> int | None:
+    """Return an element of a loop's tuple after the last iteration."""
     trips, found = _trip_count(values), None
     for iteration in range(0 if trips is None else trips + 1):
         found = values.value(path, iteration)
@@ -337,16 +349,16 @@ def _trip_count(values: LoopValues) -> int | None:
     if values.known_trip_count is not None:
         return values.known_trip_count
     for iterations in range(_MAX_LITERAL_STEPS):
-        more, _ = values.goes_on(values.arguments(iterations))
+        more, _ = values.evaluate_condition(values.arguments(iterations))
         if not more:
             return None if more is None else iterations
     return _extrapolate(values, _MAX_LITERAL_STEPS - 1)
 
 
 def _lines(values: LoopValues, last: int) -> dict[Path, tuple[int, int]] | None:
-    """Value and step a turn of each element that was asked for, at the turn ``last``; None where a step varies."""
+    """Return value and step of each requested element at the iteration ``last``, or None where a step varies."""
     lines: dict[Path, tuple[int, int]] = {}
-    while len(lines) < len(values.requested):  # asking for one may ask for another
+    while len(lines) < len(values.requested):  # evaluating one may request another
         path = values.requested[len(lines)]
         series = [values.value(path, iteration) for iteration in (last - 2, last - 1, last)]
         known = [value for value in series if value is not None]
@@ -357,10 +369,11 @@ def _lines(values: LoopValues, last: int) -> dict[Path, tuple[int, int]] | None:
 
 
 def _extrapolate(values: LoopValues, last: int) -> int | None:
-    """Trips of a long loop whose counters move by fixed steps: the first turn at which the condition fails.
+    """Return the trip count of a long loop whose counters change by fixed steps: the first iteration whose condition
+    fails.
 
-    The difference of a comparison's sides then moves by a fixed step too, and its answer can change only around zero.
-    So the condition need be asked only there, whatever it is made of.
+    The difference of a comparison's sides then changes by a fixed step too, and the comparison can change only around a
+    difference of zero. So the condition is evaluated only there.
     """
     lines = _lines(values, last)
     if lines is None:
@@ -369,7 +382,7 @@ def _extrapolate(values: LoopValues, last: int) -> int | None:
     def later(more: int) -> Arguments:
         return lambda _number, path: lines[path][0] + lines[path][1] * more if path in lines else None
 
-    (_, first), (_, second), (_, third) = (values.goes_on(later(more)) for more in range(3))
+    (_, first), (_, second), (_, third) = (values.evaluate_condition(later(more)) for more in range(3))
     iterations: set[int] = set()
     for here, there, beyond in zip(first, second, third, strict=False):
         step = there - here
@@ -378,10 +391,10 @@ def _extrapolate(values: LoopValues, last: int) -> int | None:
         if step:
             iterations |= {-here // step, -here // step + 1}
     for iteration in sorted(iteration for iteration in iterations if 0 < iteration < _MAX_TRIPS):
-        more, _ = values.goes_on(later(iteration))
+        more, _ = values.evaluate_condition(later(iteration))
         if more is None:
             return None
-        if not more:  # unless something, a minimum say, has stopped the counters on the way
+        if not more:  # unless an operation such as minimum has stopped the counters before
             arrived = all(values.after(path, later(iteration - 1)) == later(iteration)(0, path) for path in lines)
             return last + iteration if arrived else None
     return None

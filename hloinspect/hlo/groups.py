@@ -1,4 +1,4 @@
-"""Replica groups of collectives in their spellings: lists, iota, and axes of a mesh."""
+"""Replica groups of collectives in their three spellings: lists, iota, and axes of a mesh."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_GROUPS = ReplicaGroups(1, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class AxisPart:
-    """An axis of a mesh, or the part of it that is left when it is reshaped to ``(before, size, rest)``."""
+    """An axis of a mesh, or the middle part of an axis that is reshaped to ``(before, size, rest)``."""
 
     axis: int
     before: int
@@ -32,14 +32,18 @@ class AxisPart:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOrder:
-    """The devices of a mesh, row by row: ``ids`` one by one, or ``iota(prod(dims))`` reshaped to ``dims`` and then
-    transposed by ``order``. With neither, device i stands at place i."""
+    """The devices of a mesh, row by row.
+
+    They are ``ids`` one by one, or ``iota(prod(dims))`` reshaped to ``dims`` and then transposed by ``order``. With
+    neither, device i is at place i.
+    """
 
     ids: tuple[int, ...] = ()
     dims: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
 
     def is_valid(self, devices: int) -> bool:
+        """Return whether this is an order of so many devices."""
         if self.ids:
             return len(self.ids) == devices
         return not self.dims or (
@@ -47,14 +51,14 @@ class DeviceOrder:
         )
 
     def device(self, place: int) -> int:
-        """The device at a place; the order must be valid for the mesh."""
+        """Return the device at a place. The order must be valid for the mesh."""
         if self.ids:
             return self.ids[place]
         return iota_member(place, self.dims, self.order) if self.order else place
 
 
 def iota_member(place: int, dims: tuple[int, ...], order: tuple[int, ...]) -> int:
-    """The number at a place of ``iota(prod(dims))`` reshaped to ``dims`` and transposed by ``order``."""
+    """Return the number at a place of ``iota(prod(dims))`` reshaped to ``dims`` and transposed by ``order``."""
     member = 0
     for axis in reversed(order):
         place, coordinate = divmod(place, dims[axis])
@@ -63,8 +67,11 @@ def iota_member(place: int, dims: tuple[int, ...], order: tuple[int, ...]) -> in
 
 
 def iota_groups(groups: int, size: int, dims: tuple[int, ...], order: tuple[int, ...]) -> ReplicaGroups:
-    """Groups in iota notation: ``iota(prod(dims))`` reshaped to ``dims``, transposed by ``order``, cut into rows of
-    ``size`` (xla/hlo/ir/replica_group.h, IotaReplicaGroupList). Only the first row is made."""
+    """Return groups in iota notation. Only the members of the first group are computed.
+
+    They are ``iota(prod(dims))`` reshaped to ``dims``, transposed by ``order``, and cut into rows of ``size``
+    (xla/hlo/ir/replica_group.h, IotaReplicaGroupList).
+    """
     order = order or tuple(range(len(dims)))
     if not 0 < size <= groups * size <= _MAX_DEVICES or groups * size != prod(dims):
         return NO_GROUPS
@@ -74,8 +81,11 @@ def iota_groups(groups: int, size: int, dims: tuple[int, ...], order: tuple[int,
 
 
 def mesh_groups(axes: Sequence[int], over: Sequence[AxisPart], devices: DeviceOrder) -> ReplicaGroups:
-    """Groups over some axes, or parts of axes, of a mesh; ``axes`` are their sizes. In a group the first of ``over``
-    varies slowest (xla/hlo/ir/replica_group.cc, MeshAxesReplicaGroupList). Only the first group is made."""
+    """Return groups over some axes, or parts of axes, of a mesh. Only the members of the first group are computed.
+
+    ``axes`` are the sizes of the mesh. In a group the first of ``over`` varies slowest (xla/hlo/ir/replica_group.cc,
+    MeshAxesReplicaGroupList).
+    """
     total, size = prod(axes), prod(part.size for part in over)
     if not 0 < total <= _MAX_DEVICES or size <= 0 or total % size or not devices.is_valid(total):
         return NO_GROUPS
@@ -89,7 +99,7 @@ def mesh_groups(axes: Sequence[int], over: Sequence[AxisPart], devices: DeviceOr
 
 
 def list_groups(lists: Sequence[Sequence[int]]) -> ReplicaGroups:
-    """Groups given member by member. They may be of unequal lengths; the longest counts."""
+    """Return groups whose members are listed. Lengths may differ, and the size is the largest."""
     lists = [members for members in lists if members]
     if not lists:
         return NO_GROUPS
@@ -121,11 +131,13 @@ def _mesh(match: re.Match[str]) -> ReplicaGroups:
 
 @lru_cache(maxsize=4096)
 def parse_replica_groups(text: str) -> ReplicaGroups:
-    """The groups that ``text`` names: ``{{0,1},{2,3}}``, ``[2,2]<=[4]T(1,0)`` or ``mesh['x'=2,'y'=2] {'y'}``; in the
-    last, ``, device_ids=(3,1,2,0)`` or ``, device_ids=([2,2]T(1,0))`` may stand before the axes, and ``'y':(2)2`` for a
-    part of one.
+    """Return the groups that ``text`` names.
 
-    What cannot be read is the same as no groups: all devices form one.
+    It is ``{{0,1},{2,3}}``, ``[2,2]<=[4]T(1,0)`` or ``mesh['x'=2,'y'=2] {'y'}``. In the last one, ``,
+    device_ids=(3,1,2,0)`` or ``, device_ids=([2,2]T(1,0))`` may stand before the axes, and ``'y':(2)2`` may stand for a
+    part of an axis.
+
+    Text that cannot be read is the same as no groups: all devices form one.
     """
     if match := _IOTA.search(text):
         head, dims, order = (_numbers(part or "") for part in match.groups())

@@ -1,6 +1,7 @@
-"""Loading a module from a file, standard input or bytes: text or proto, plain or compressed, told apart by content.
+"""Loading a module from a file, standard input or bytes: text or proto, plain or compressed.
 
-Only the first 64 KiB decide whether the rest is read at all, and what is read ends at a limit, unpacked or not.
+The content decides which of these it is, not the name. Only the first 64 KiB decide whether the rest is read at all.
+Reading stops at a size limit, both packed and unpacked.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def _refuse(name: str, found: str) -> NoReturn:
     raise InputError(f"{name}: expected {EXPECTED}, found {found}")
 
 
-# ---- what it is
+# ---- the kind of a file
 
 
 def _text_kind(text: str) -> str:
-    """What a text that does not begin with HloModule is, in words for the user."""
+    """Return what a text that does not begin with HloModule is, in words for the user."""
     begin = text.lstrip()
     if _MLIR_BEGIN.match(begin) or "stablehlo." in text or "func.func" in text:
         return f"MLIR text: this is StableHLO: {_GIVE_OPTIMIZED}"
@@ -74,7 +75,7 @@ def _text_kind(text: str) -> str:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A varint and the index behind it; (-1, position) where there is none."""
+    """Return a varint and the index behind it, or (-1, position) where there is none."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(data):
@@ -88,8 +89,10 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(number, wire type, content) of the fields at the front of a message that may be cut off anywhere. A field number
-    of 0 says that the bytes are no message."""
+    """Yield (number, wire type, content) of the fields at the start of a message, which may be cut off anywhere.
+
+    A field number of 0 means that the bytes are no message.
+    """
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -110,8 +113,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _is_module(head: bytes) -> bool:
-    """Whether the front of a message can be that of an HloModuleProto: field 1 is its name, a printable string; 2 and 3
-    have a length too (xla/service/hlo.proto)."""
+    """Return whether the start of a message can be that of an HloModuleProto.
+
+    Field 1 is its name, a printable string. Fields 2 and 3 have a length too (xla/service/hlo.proto).
+    """
     named = False
     for number, wire, content in _fields(head):
         if number == 1:
@@ -125,7 +130,8 @@ def _is_module(head: bytes) -> bool:
 
 
 def _is_proto(head: bytes) -> bool:
-    """Whether the first bytes of a file can be those of an HloModuleProto, or of an HloProto around one."""
+    """Return whether the first bytes of a file can be those of an HloModuleProto, or of an HloProto that contains
+    one."""
     if _is_module(head):
         return any(number == 3 for number, _, _ in _fields(head)) or len(head) < SNIFF_BYTES
     first = next(_fields(head), (0, 0, b""))
@@ -133,7 +139,8 @@ def _is_proto(head: bytes) -> bool:
 
 
 def sniff(head: bytes, name: str) -> Literal["text", "proto"]:
-    """Whether the first bytes of a file are HLO text or a proto. Raises InputError that says what they are instead."""
+    """Return whether the first bytes of a file are HLO text or a proto. Raises InputError, which names what they are
+    instead."""
     begin = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if begin.startswith(b"HloModule"):
         return "text"
@@ -158,7 +165,7 @@ def sniff(head: bytes, name: str) -> Literal["text", "proto"]:
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream with what was read from its front put back."""
+    """A stream that yields first what was read from its start before."""
 
     def __init__(self, front: bytes, rest: BinaryIO) -> None:
         self._front = memoryview(front)
@@ -203,7 +210,7 @@ def _zstd(stream: BinaryIO, name: str) -> BinaryIO:
 
 
 def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
-    """The stream, unpacked if its first bytes say that it is compressed."""
+    """Return the stream, unpacked if its first bytes are those of a compressed file."""
     front = stream.read(8)
     whole = cast(BinaryIO, io.BufferedReader(_Rejoined(front, stream), _CHUNK_BYTES))
     if front.startswith(_GZIP):
@@ -214,7 +221,7 @@ def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
 
 
 def _up_to(stream: BinaryIO, size: int, front: bytes = b"") -> bytes:
-    """``front`` and the next ``size`` bytes, fewer only at the end: a pipe may give them in pieces."""
+    """Return ``front`` and the next ``size`` bytes, or fewer at the end. A pipe may deliver them in parts."""
     parts = [front]
     while size > 0 and (part := stream.read(min(size, _CHUNK_BYTES))):
         parts.append(part)
@@ -224,7 +231,7 @@ def _up_to(stream: BinaryIO, size: int, front: bytes = b"") -> bytes:
 
 @contextmanager
 def _unpack_errors(name: str) -> Iterator[None]:
-    """Whatever a decompressor or the file system raises while reading, as one line."""
+    """Raise any error of a decompressor or the file system as one line."""
     try:
         yield
     except InputError:
@@ -236,7 +243,7 @@ def _unpack_errors(name: str) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # compression.zstd and zstandard have one each, and may not be there
+        if type(error).__name__ != "ZstdError":  # compression.zstd and zstandard have one each, and may be missing
             raise
         raise InputError(f"{name}: the compressed data are damaged: {error}") from None
 
@@ -261,7 +268,7 @@ def _open(path: str | Path, name: str) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, sys.stdin.buffer)
         return
     try:
-        stream = open(path, "rb")  # noqa: SIM115  # closed below; errors of opening and of reading differ
+        stream = open(path, "rb")  # noqa: SIM115 # closed below; errors of opening and of reading differ
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
     except IsADirectoryError:
@@ -296,20 +303,20 @@ def _parse(data: bytes, kind: Literal["text", "proto"], name: str) -> Module:
 
 
 def load_module_bytes(data: bytes, name: str = "module", *, max_bytes: int | None = None) -> Module:
-    """The module in ``data``, as ``load_module`` reads it from a file; ``name`` stands in front of errors."""
+    """Return the module in ``data``, as ``load_module`` reads it from a file. Errors begin with ``name``."""
     limit = _limit(max_bytes)
     return _parse(*_read(io.BytesIO(data), name, limit), name)
 
 
 def load_module(path: str | Path, *, max_bytes: int | None = None) -> Module:
-    """The module in a file, or on standard input if ``path`` is ``-``.
+    """Return the module in a file, or from standard input if ``path`` is ``-``.
 
-    HLO text, HloProto or HloModuleProto; plain, gzip, xz, or zstd where Python can read it. The content decides, not
-    the name.
-    ``max_bytes`` limits the unpacked size: by default the environment's HLOINSPECT_MAX_BYTES, else 512 MiB.
+    It is HLO text, HloProto or HloModuleProto: plain, gzip, xz, or zstd where Python can read it. The content decides,
+    not the name. ``max_bytes`` limits the unpacked size. The default is the environment's HLOINSPECT_MAX_BYTES, or 512
+    MiB.
 
-    Raises InputError for what cannot be read, is too large, is something else or has no schedule, and HloParseError (an
-    InputError) for a damaged module. Each is one line that begins with the name of the file.
+    Raises InputError for a file that cannot be read, is too large, is of another kind or has no schedule. Raises
+    HloParseError (an InputError) for a damaged module. Each is one line that begins with the name of the file.
     """
     limit = _limit(max_bytes)
     name = "standard input" if str(path) == "-" else str(path)

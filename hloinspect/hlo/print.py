@@ -1,16 +1,15 @@
-"""Writes a module as HLO text: from either reader's model, in one spelling, to be read again by ``parse_text``.
+"""Writing a module as HLO text: from the model of either reader, in one spelling, for ``parse_text``.
 
-What is written reads back as a model that answers every question as the first one does. It is meant for that, and not
-for XLA's parser, which wants to know more of most instructions (the dimensions of a transpose) than the model has. Of
-what the model does not hold, the attributes of an instruction that was itself read from text are kept as they stand;
-the rest is lost:
+The text is read as a model that gives the same answers as the first one. It is meant for that and not for XLA's parser,
+which needs more of most instructions (the dimensions of a transpose) than the model has. If an instruction was read
+from text, its attributes that are not in the model are kept as they are. Everything else is lost:
 
-* tiles and other extras of TPU layouts (``T(8,128)``); the platform, which they tell, stands in a comment instead;
-* values of constants other than integer scalars, which are written as ``{...}``, XLA's own way to leave out arrays;
-* ends of source locations (written as their beginnings), and metadata other than op_name and frames;
-* members of a proto's replica groups other than the first: the devices that are left stand in for them.
+* tiles and other extras of TPU layouts (``T(8,128)``); they identify the platform, so a comment names it instead; *
+values of constants other than integer scalars, which are written as ``{...}``, as XLA abbreviates arrays; * ends of
+source locations (written as their beginnings), and metadata other than op_name and frames; * members of a proto's
+replica groups after the first group: the remaining devices are written instead.
 
-The readers count source lines and columns, device numbers and the like in up to nine digits; so does this.
+The readers accept source lines and columns, device numbers and similar counts of up to nine digits. So does this.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _WORDS = re.compile(r'[^(){}\[\]",\n]*')
 _PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _ESCAPES = {ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
 _MARKS = {"gpu": "operation_queue_id", "tpu": "T(8,128)", "cpu": "outer_dimension_partitions"}
-"""By what the text reader knows a platform, for modules that have lost it otherwise."""
+"""Marks by which the text reader recognizes a platform. They are written for modules that would lose it."""
 
 _REWRITTEN = frozenset(
     {
@@ -39,13 +38,14 @@ _REWRITTEN = frozenset(
         "false_computation", "select", "scatter", "metadata", "backend_config", "frontend_attributes",
     }
 )  # fmt: skip
-"""Attributes of a text that are never kept as they stand."""
+"""Attributes of a text that are always written from the model."""
 
 
 def print_module(module: Module) -> str:
-    """HLO text of a module, in schedule order, that ``parse_text`` reads back as the same model (see above).
+    """Return the HLO text of a module in the order of its schedule, which ``parse_text`` reads as the same model.
 
-    Raises HloParseError for a name or value that text cannot spell; XLA makes none.
+    The module's docstring lists what is lost. Raises HloParseError for a name or value that text cannot contain. XLA
+    makes no such names.
     """
     tables = _FrameTables()
     computations = [_computation(module, computation, tables) for computation in module.computations.values()]
@@ -59,7 +59,7 @@ def print_module(module: Module) -> str:
 
 
 def print_shape(shape: Shape) -> str:
-    """A shape as XLA prints it, with layout and memory space: ``(bf16[8,4]{1,0:S(5)}, s32[])``."""
+    """Return a shape as XLA prints it, with layout and memory space: ``(bf16[8,4]{1,0:S(5)}, s32[])``."""
     if shape.is_tuple:
         return "(" + ", ".join(map(print_shape, shape.elements)) + ")"
     space = f":S({shape.memory_space})" if shape.memory_space else ""
@@ -74,14 +74,15 @@ def _name(name: str) -> str:
 
 
 def _words(text: str) -> str:
-    """Something that stands in no quotes, such as dimension labels, and that a damaged text can have made anything."""
+    """Return a value that stands without quotes, such as dimension labels. Raises HloParseError where that is
+    impossible."""
     if not _WORDS.fullmatch(text):
         raise HloParseError(f"{text[:60]!r} is no value that HLO text can spell")
     return text
 
 
 def _quoted(text: str) -> str:
-    """A string in quotes, escaped as absl::CEscape does: bytes beyond ASCII are octal."""
+    """Return a string in quotes, escaped as by absl::CEscape: bytes beyond ASCII are octal."""
     if _PLAIN.fullmatch(text):
         return f'"{text}"'
     escaped = (
@@ -113,7 +114,7 @@ def _instruction(module: Module, computation: Computation, instruction: Instruct
     if metadata := _metadata(instruction.metadata, tables):
         attributes["metadata"] = metadata
     if config := _backend_config(instruction):
-        attributes["backend_config"] = config  # the last, as XLA has it and the reader expects it
+        attributes["backend_config"] = config  # the last one, as in XLA's text, where the reader expects it
     root = "ROOT " if instruction.is_root else ""
     tail = "".join(f", {key}={text}" for key, text in attributes.items())
     shape, opcode = print_shape(instruction.shape), _name(instruction.opcode)
@@ -136,7 +137,7 @@ def _operand(operand: Operand) -> str:
 
 
 def _attributes(instruction: Instruction, raw: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What the model has of an instruction besides names, strings and calls. ``raw`` are a text's own attributes."""
+    """Yield the attributes in the model besides names, strings and calls. ``raw`` are the attributes of a text."""
     if instruction.tuple_index >= 0:
         yield "index", str(instruction.tuple_index)
     if instruction.window_text:
@@ -152,7 +153,7 @@ def _attributes(instruction: Instruction, raw: Mapping[str, str]) -> Iterator[tu
         yield "rhs_contracting_dims", _braced(dims.rhs_contracting)
     if instruction.comparison_direction:
         yield "direction", _words(instruction.comparison_direction)
-    if "replica_groups" in raw:  # all of them, where the model has the first
+    if "replica_groups" in raw:  # all groups, where the model has the first
         yield from ((key, raw[key]) for key in ("replica_groups", "device_ids") if key in raw)
     elif instruction.replica_groups.size:
         yield "replica_groups", _replica_groups(instruction.replica_groups)
@@ -169,7 +170,7 @@ def _braced(numbers: tuple[int, ...]) -> str:
 
 
 def _replica_groups(found: ReplicaGroups) -> str:
-    """All groups: the first as it is, the others from the devices that are left, in order."""
+    """Return all groups: the first as it is, the others from the remaining devices in order."""
     if found.first == tuple(range(found.size)):
         return f"[{found.groups},{found.size}]<=[{found.groups * found.size}]"
     taken = set(found.first)
@@ -179,7 +180,7 @@ def _replica_groups(found: ReplicaGroups) -> str:
 
 
 def _called(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[str, str]]:
-    """Attributes that name computations, by role and in the model's order."""
+    """Yield the attributes that name computations, by role and in the model's order."""
     alone = len(instruction.called) == 1
     for role, names in instruction.called.items():
         spelt = [f"%{_name(name)}" for name in names]
@@ -212,7 +213,7 @@ def _backend_config(instruction: Instruction) -> str:
 def _metadata(metadata: Metadata, tables: _FrameTables) -> str:
     parts = [f"op_name={_quoted(metadata.op_name)}"] if metadata.op_name else []
     frames = metadata.frames
-    if len(frames) == 1 and not frames[0].function:  # as text had it before there were tables
+    if len(frames) == 1 and not frames[0].function:  # as text had it before tables existed
         place = f"source_line={frames[0].line} source_column={frames[0].column}"
         parts.append(f"source_file={_quoted(frames[0].file)} {place}")
     elif frames:
@@ -221,7 +222,7 @@ def _metadata(metadata: Metadata, tables: _FrameTables) -> str:
 
 
 class _FrameTables:
-    """The tables of files, functions, locations and frames; filled while instructions are printed. Ids count from 1."""
+    """The tables of files, functions, locations and frames, filled while instructions are printed. Ids count from 1."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
@@ -231,7 +232,7 @@ class _FrameTables:
         self._stacks: dict[tuple[Frame, ...], int] = {}
 
     def id_of(self, frames: tuple[Frame, ...]) -> int:
-        """The id of a stack's innermost frame."""
+        """Return the id of the innermost frame of a stack."""
         if (known := self._stacks.get(frames)) is None:
             known = 0
             for frame in reversed(frames):
@@ -240,20 +241,20 @@ class _FrameTables:
         return known
 
     def _location(self, frame: Frame) -> int:
-        file = _number(self._files, frame.file) if frame.file else 0  # 0 is in no table: not known
+        file = _number(self._files, frame.file) if frame.file else 0  # 0 is in no table: unknown
         function = _number(self._functions, frame.function) if frame.function else 0
         return _number(self._locations, (file, function, frame.line, frame.column))
 
     def sections(self) -> list[str]:
-        """The four tables as text, none where no instruction has frames."""
+        """Return the four tables as text, or none where no instruction has frames."""
         if not self._frames:
             return []
-        locations = [  # XLA's parser insists on an end, which the model does not have
+        locations = [  # XLA's parser requires an end, which the model does not have
             f"{{file_name_id={file} function_name_id={function} "
             f"line={line} end_line={line} column={column} end_column={column}}}"
             for file, function, line, column in self._locations
         ]
-        # A parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc).
+        # A parent is written as its id + 1, and no parent as 1 (xla/hlo/ir/stack_frames.cc).
         frames = [f"{{file_location_id={place} parent_frame_id={parent + 1}}}" for place, parent in self._frames]
         return [
             _section("FileNames", map(_quoted, self._files)),
@@ -264,7 +265,7 @@ class _FrameTables:
 
 
 def _number(numbers: dict[_Key, int], key: _Key) -> int:
-    """The number of a key, a new one if it has none yet."""
+    """Return the number of a key, which gets a new one at its first use."""
     return numbers.setdefault(key, len(numbers) + 1)
 
 

@@ -1,9 +1,8 @@
-"""Reader of serialized modules: HloModuleProto, and HloProto around it (XLA's dumps ``*.hlo_proto.pb``, traces).
+"""Reader of serialized modules: HloModuleProto, and HloProto that contains it (XLA's dumps ``*.hlo_proto.pb``, traces).
 
-A proto keeps what text loses: the backend_config of an instruction inside a sugared async pair. Unlike text it lists
-instructions in post-order: the schedule stands apart and is applied here, except in computations that have none (fusion
-bodies and the like, which nothing schedules). References are checked at once; a shape or an attribute is decoded when
-somebody asks for it.
+A proto keeps what text loses: the backend_config of an instruction inside a sugared async pair. It lists instructions
+in post-order, and its schedule is a separate list, which is applied here. Computations without a schedule, such as
+fusion bodies, keep their order. References are checked at once. A shape or an attribute is decoded at its first use.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from google.protobuf.message import DecodeError
 from hloinspect.errors import HloParseError
 from hloinspect.hlo import decode
 from hloinspect.hlo.calls import check_calls
-from hloinspect.hlo.decode import to_text
+from hloinspect.hlo.decode import decoded_text
 from hloinspect.hlo.model import (
     NO_METADATA,
     Computation,
@@ -35,7 +34,7 @@ from hloinspect.hlo.schema import hlo_pb2 as schema
 from hloinspect.hlo.shape import Shape
 
 _DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)
-"""protobuf in pure Python lets the latter two through."""
+"""Errors of decoding. protobuf in pure Python raises the last two."""
 
 _TO_APPLY = frozenset(
     {
@@ -58,11 +57,11 @@ MAX_FRAMES = 256
 _GPU_MARKS = (b"operation_queue_id", b"fusion_backend_config", b"__cublas", b"fingerprint_before_lhs")
 _CPU_MARKS = (b"outer_dimension_partitions", b"__ynn_fusion", b"__onednn$", b"lapack_")
 _TILES_8_128 = bytes((0x32, 5, 0x0A, 3, 8, 0x80, 1))
-"""A layout's first tile when that is (8,128): LayoutProto field 6 around TileProto field 1."""
+"""First bytes of a layout whose first tile is (8,128): LayoutProto field 6, which contains TileProto field 1."""
 
 
 class _Context:
-    """What instructions share: the names of computations, payloads that stand apart, and the stack frames."""
+    """Data that instructions share: the names of computations, separate payloads, and the stack frames."""
 
     def __init__(self, proto: schema.HloModuleProto) -> None:
         self.proto = proto
@@ -72,8 +71,11 @@ class _Context:
         self._stacks: dict[int, tuple[Frame, ...]] = {}
 
     def frames(self, frame_id: int) -> tuple[Frame, ...]:
-        """The stack of a frame id, the innermost first. Ids count from 1; a parent of 0 is none (hlo.proto,
-        StackFrameIndexProto), unlike the text's, which is one more."""
+        """Return the stack of a frame id, the innermost frame first.
+
+        Ids count from 1, and a parent of 0 means none (hlo.proto, StackFrameIndexProto). In text the parent is one
+        more.
+        """
         if (known := self._stacks.get(frame_id)) is None:
             known = self._stacks[frame_id] = tuple(self._walk(frame_id))
         return known
@@ -94,11 +96,11 @@ class _Context:
 
 
 def _entry(table: Sequence[bytes], number: int) -> str:
-    return to_text(table[number - 1]) if 0 < number <= len(table) else ""
+    return decoded_text(table[number - 1]) if 0 < number <= len(table) else ""
 
 
 class ProtoInstruction(Instruction):
-    """An instruction as its HloInstructionProto."""
+    """An instruction read from an HloInstructionProto."""
 
     def __init__(self, proto: schema.HloInstructionProto, computation: ProtoComputation, index: int) -> None:
         self.name = proto.name
@@ -140,24 +142,26 @@ class ProtoInstruction(Instruction):
         proto = self._proto.metadata
         frames = self._owner.context.frames(proto.stack_frame_id)
         if not frames and proto.source_file:
-            frames = (Frame(to_text(proto.source_file), proto.source_line, "", proto.source_column),)
+            frames = (Frame(decoded_text(proto.source_file), proto.source_line, "", proto.source_column),)
         if not frames and not proto.op_name:
             return NO_METADATA
-        return Metadata(to_text(proto.op_name), frames)
+        return Metadata(decoded_text(proto.op_name), frames)
 
     @property
     def backend_config_text(self) -> str:
-        """The backend's configuration as it was written, from wherever the proto keeps it. Raises HloParseError for a
-        reference to a payload that is not there (hlo_proto_util.cc, ``GetBackendConfigString``)."""
+        """Return the backend's configuration as it was written, from whichever place of the proto has it.
+
+        Raises HloParseError for a reference to a missing payload (hlo_proto_util.cc, ``GetBackendConfigString``).
+        """
         payload = self._proto.backend_config_payload
         if (source := payload.WhichOneof("source")) is None:
-            return to_text(self._proto.backend_config)
+            return decoded_text(self._proto.backend_config)
         if source == "value":
-            return to_text(payload.value)
+            return decoded_text(payload.value)
         payloads = self._owner.context.payloads
         if not 0 <= payload.id < len(payloads):
             raise HloParseError(f"{self.name} refers to payload {payload.id} of {len(payloads)}")
-        return to_text(payloads[payload.id])
+        return decoded_text(payloads[payload.id])
 
     @cached_property
     def backend_config(self) -> Mapping[str, Any]:
@@ -169,11 +173,11 @@ class ProtoInstruction(Instruction):
 
     @property
     def frontend_attributes(self) -> Mapping[str, str]:
-        return {key: to_text(value) for key, value in self._proto.frontend_attributes.map.items()}
+        return {key: decoded_text(value) for key, value in self._proto.frontend_attributes.map.items()}
 
     @property
     def custom_call_target(self) -> str:
-        return to_text(self._proto.custom_call_target)
+        return decoded_text(self._proto.custom_call_target)
 
     @property
     def tuple_index(self) -> int:
@@ -233,10 +237,10 @@ class ProtoInstruction(Instruction):
 
 
 class ProtoComputation(Computation):
-    """A computation as its HloComputationProto, in the order of ``sequence`` (instruction ids) where there is one.
-    ``callees`` are the names of the computations that it calls.
+    """A computation read from an HloComputationProto, in the order of ``sequence`` (instruction ids) if there is one.
 
-    Raises HloParseError for references that lead nowhere, a schedule that is none, or an operand after its use.
+    ``callees`` are the names of the computations that it calls. Raises HloParseError for references to nothing, an
+    invalid schedule, or an operand after its use.
     """
 
     def __init__(
@@ -264,7 +268,10 @@ class ProtoComputation(Computation):
         self._cache: dict[int, ProtoInstruction] = {}
 
     def _check(self) -> None:
-        """Fills the table of names in schedule order. An operand must be in it before its user: there are no cycles."""
+        """Fill the table of names in the order of the schedule.
+
+        An operand must be in the table before its user, so there are no cycles. Raises HloParseError.
+        """
         names, computations, callees = self._names, self.context.names, self.callees
         for proto in self._protos:
             for number in proto.operand_ids:
@@ -281,7 +288,7 @@ class ProtoComputation(Computation):
             raise HloParseError(f"computation {self.name} has two instructions of one name")
 
     def name_of(self, instruction_id: int) -> str:
-        """Name of the instruction of that id, which must exist."""
+        """Return the name of the instruction of that id, which must exist."""
         return self._names[instruction_id]
 
     def __len__(self) -> int:
@@ -321,10 +328,12 @@ class ProtoComputation(Computation):
 
 
 def _unwrap(data: bytes) -> schema.HloModuleProto:
-    """The module in ``data``: HloProto has it in field 1, where HloModuleProto has its name. Both can decode from the
-    same bytes; only one way gives a module with computations."""
+    """Return the module in ``data``: HloProto has it in field 1, where HloModuleProto has its name.
+
+    Both types can decode from the same bytes. Only one of them gives a module with computations.
+    """
     module: schema.HloModuleProto | None = None
-    with suppress(*_DECODE_ERRORS):  # the name of a bare module is no message
+    with suppress(*_DECODE_ERRORS):  # the name of a module without HloProto is no message
         module = schema.HloProto.FromString(data).hlo_module
     if module is None or not module.computations:
         try:
@@ -339,7 +348,7 @@ def _unwrap(data: bytes) -> schema.HloModuleProto:
 
 
 def _aliases(proto: schema.InputOutputAlias) -> str:
-    """``{ {0}: (1, {}, may-alias) }``, as text has it in the module's first line."""
+    """Return aliases as ``{ {0}: (1, {}, may-alias) }``, as text has them in the module's first line."""
     entries = []
     for entry in proto.entries:
         output, parameter = (",".join(map(str, p)) for p in (entry.output_shape_index, entry.parameter_shape_index))
@@ -349,11 +358,11 @@ def _aliases(proto: schema.InputOutputAlias) -> str:
 
 
 def _attributes(proto: schema.HloModuleProto, is_scheduled: bool) -> dict[str, str]:
-    """The attributes of a text's first line that a proto has too, spelt the same."""
+    """Return the attributes of a text's first line that a proto has too, in the same spelling."""
     found = {"is_scheduled": "true"} if is_scheduled else {}
     if proto.input_output_alias.entries:
         found["input_output_alias"] = _aliases(proto.input_output_alias)
-    if pairs := {key: to_text(value) for key, value in proto.frontend_attributes.map.items()}:
+    if pairs := {key: decoded_text(value) for key, value in proto.frontend_attributes.map.items()}:
         spelt = (
             f"{key}={value if value[:1] + value[-1:] == '{}' else json.dumps(value)}"
             for key, value in sorted(pairs.items())
@@ -363,7 +372,7 @@ def _attributes(proto: schema.HloModuleProto, is_scheduled: bool) -> dict[str, s
 
 
 def _platform(data: bytes) -> Literal["gpu", "tpu", "cpu", ""]:
-    """What compiled the module, by the same marks as in text."""
+    """Return the platform that compiled the module, by the same marks as in text."""
     if b'"scoped_memory_configs"' in data or _TILES_8_128 in data:
         return "tpu"
     if any(mark in data for mark in _GPU_MARKS):
@@ -372,7 +381,7 @@ def _platform(data: bytes) -> Literal["gpu", "tpu", "cpu", ""]:
 
 
 def serialized(module: Module) -> bytes | None:
-    """The HloModuleProto that a module was read from, whole: fields that are not looked at too. None for text."""
+    """Return the HloModuleProto that a module was read from, with all fields, or None for text."""
     first = next(iter(module.computations.values()), None)
     if not isinstance(first, ProtoComputation):
         return None
@@ -380,11 +389,11 @@ def serialized(module: Module) -> bytes | None:
 
 
 def parse_proto(data: bytes) -> Module:
-    """The module that a serialized HloProto or HloModuleProto holds; which of the two is decided by the content.
+    """Return the module that a serialized HloProto or HloModuleProto holds. The content decides which of the two it is.
 
     Raises HloParseError for bytes that are neither, and for a module that contradicts itself: references to nothing, a
-    schedule that leaves instructions out, operands after their use, computations that call themselves. A fault inside
-    one instruction (an unknown element type, say) is raised when that is asked for.
+    schedule without some instructions, operands after their use, computations that call themselves. A fault inside one
+    instruction (such as an unknown element type) is raised at its first use.
     """
     proto = _unwrap(data)
     context = _Context(proto)

@@ -1,5 +1,5 @@
-"""The small change of HLO text: brackets, lists, attributes, quoted strings, stack frame tables. Linear in what it
-reads."""
+"""Parts of HLO text: brackets, lists, attributes, quoted strings, stack frame tables. Reading them takes linear
+time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hloinspect.hlo.model import Frame
 
 _DELIMITER = re.compile(r'[(){}\[\]",]')
 _PLAIN = r"[^(){}\[\]\"]"
-# Everything up to a bracket or quote that is not closed again within the next two levels: one call for a whole layout.
+# Everything up to a bracket or quote that is not closed within the next two levels: one call for a whole layout.
 _BALANCED = re.compile(
     rf'(?:{_PLAIN}++|\[{_PLAIN}*+\]|\({_PLAIN}*+\)|\{{(?:{_PLAIN}++|\({_PLAIN}*+\))*+\}}|"(?:[^"\\]++|\\.)*+")*+'
 )
@@ -24,7 +24,7 @@ _MAX_FRAMES = 256
 
 
 def closing(text: str, start: int) -> int:
-    """The index behind the bracket that closes the one at ``start``; -1 if nothing does. Quoted strings are skipped."""
+    """Return the index behind the bracket that closes the one at ``start``, or -1. Quoted strings are skipped."""
     depth = 0
     position = start
     while match := _DELIMITER.search(text, position):
@@ -47,8 +47,10 @@ def closing(text: str, start: int) -> int:
 
 
 def _value_end(text: str, position: int) -> int:
-    """The index of the comma that ends a value, or of the end of ``text``; -1 where a bracket or string is not
-    closed. A value may be several things in a row: mesh['x'=8] {'x'}."""
+    """Return the index of the comma that ends a value, or of the end of ``text``.
+
+    It is -1 where a bracket or string is not closed. A value may have several parts in a row: mesh['x'=8] {'x'}.
+    """
     while match := _DELIMITER.search(text, position):
         character = match.group()
         if character == '"':
@@ -66,8 +68,10 @@ def _value_end(text: str, position: int) -> int:
 
 
 def split_attributes(text: str) -> dict[str, str]:
-    """``key=value`` pairs of a comma-separated list; values keep their brackets and quotes. What is no pair is passed
-    over, and what follows a bracket or string that is not closed is left out."""
+    """Return the ``key=value`` pairs of a comma-separated list. Values keep their brackets and quotes.
+
+    Parts that are no pairs are skipped. Everything after a bracket or string that is not closed is left out.
+    """
     found: dict[str, str] = {}
     position = 0
     while position < len(text):
@@ -86,7 +90,7 @@ def split_attributes(text: str) -> dict[str, str]:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a comma-separated list, commas inside brackets and strings apart."""
+    """Return the parts of a comma-separated list. Commas inside brackets and strings do not separate."""
     if not any(character in text for character in '([{"'):
         return [part for part in (piece.strip() for piece in text.split(",")) if part]
     parts, start, position = [], 0, 0
@@ -111,7 +115,8 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def unquote(text: str) -> str:
-    """What a quoted string stands for (absl::CEscape: bytes beyond ASCII are octal); any other text as it is."""
+    """Return the content of a quoted string (absl::CEscape: bytes beyond ASCII are octal), or any other text
+    unchanged."""
     if len(text) >= 2 and text[0] == text[-1] == '"':
         text = text[1:-1]
         if "\\" in text:
@@ -120,15 +125,17 @@ def unquote(text: str) -> str:
 
 
 def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, without braces and percent signs."""
     return tuple(part.strip().lstrip("%") for part in text.strip("{}").split(",") if part.strip())
 
 
 def count_in(text: str, otherwise: int = 0) -> int:
-    """A number of up to nine digits, or ``otherwise``."""
+    """Return the number of up to nine digits in a text, or ``otherwise``."""
     return int(text) if text.isdecimal() and len(text) < 10 else otherwise
 
 
 def integers_in(text: str) -> tuple[int, ...]:
+    """Return all integers in a text, in order."""
     return tuple(int(number) for number in _INTEGER.findall(text))
 
 
@@ -145,9 +152,8 @@ class FrameTables:
                 table = self._tables.setdefault(number, {})
             elif table is not None and number.isdecimal() and len(number) < 10:
                 table[int(number)] = rest
-        # In the text a parent is written as its id + 1, none as 1 (xla/hlo/ir/stack_frames.cc). A short-lived
-        # spelling of 2025
-        # has the id itself; it gives itself away by the 0 of the outermost frames.
+        # In the text a parent is written as its id + 1, and no parent as 1 (xla/hlo/ir/stack_frames.cc). A spelling
+        # that was used for a short time in 2025 has the id itself. It is recognized by the 0 of the outermost frames.
         plain = any("parent_frame_id=0" in text for text in self._tables.get("StackFrames", {}).values())
         self._parent_offset = 0 if plain else 1
 
@@ -156,7 +162,7 @@ class FrameTables:
         return {name: int(value) for name, value in _NUMBER_FIELD.findall(text)}
 
     def frames(self, frame_id: int) -> tuple[Frame, ...]:
-        """The stack of a frame id, the innermost first."""
+        """Return the stack of a frame id, the innermost frame first."""
         if (known := self._stacks.get(frame_id)) is None:
             known = self._stacks[frame_id] = tuple(self._walk(frame_id))
         return known

@@ -10,13 +10,14 @@ from functools import cached_property, lru_cache
 from hloinspect.errors import HloParseError
 
 HOST_MEMORY_SPACE = 5
-"""``S(5)`` in a layout is pinned host memory on every platform (xla/layout.h, ``Layout::kHostMemorySpace``)."""
+"""Memory space of pinned host memory on every platform: ``S(5)`` in a layout (xla/layout.h,
+``Layout::kHostMemorySpace``)."""
 
 MAX_NESTING = 64
-"""Deeper tuples than this are refused: no compiler makes them, and a reader that recurses must have an end."""
+"""Deepest nesting of tuples. No compiler makes deeper ones, and a reader that recurses needs a limit."""
 
 MAX_ELEMENTS = 1 << 63
-"""Arrays with more elements are refused, as XLA does: sizes must stay numbers that a float can hold."""
+"""Most elements of an array, as in XLA. Sizes must stay numbers that a float can hold."""
 
 _BITS = {
     "pred": 8,
@@ -29,9 +30,10 @@ _BITS = {
 
 
 def dtype_bits(dtype: str) -> int:
-    """Bits of one element of ``dtype`` (an XLA primitive type's lower-case name); 0 for tokens and unknown types.
+    """Return the bits of one element of ``dtype`` (an XLA primitive type's lower-case name), or 0 for tokens and
+    unknown types.
 
-    Every ``f8...`` type has 8 bits (xla_data.proto, PrimitiveType). Predicates take a byte.
+    Every ``f8...`` type has 8 bits (xla_data.proto, PrimitiveType). A predicate takes a byte.
     """
     bits = _BITS.get(dtype)
     if bits is None:
@@ -51,11 +53,12 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
+        """Return whether it is a tuple."""
         return self.dtype == "tuple"
 
     @cached_property
     def element_count(self) -> int:
-        """Elements of an array; 1 for a scalar, 0 for tuples."""
+        """Return the elements of an array: 1 for a scalar, 0 for tuples."""
         if self.is_tuple:
             return 0
         count = 1
@@ -65,14 +68,15 @@ class Shape:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes without padding, rounded up to whole bytes an array; a tuple is the sum of its elements."""
+        """Return the bytes without padding. Each array is rounded up to whole bytes, and a tuple is the sum of its
+        elements."""
         if self.is_tuple:
             return sum(element.size_bytes for element in self.elements)
         return (self.element_count * dtype_bits(self.dtype) + 7) // 8
 
     @cached_property
     def leaves(self) -> tuple[tuple[tuple[int, ...], Shape], ...]:
-        """Every non-tuple part with its index path, in order; an array has the one path ``()``."""
+        """Return every part that is no tuple with its index path, in order. An array has the one path ``()``."""
         return tuple(self._walk(()))
 
     def _walk(self, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Shape]]:
@@ -84,16 +88,17 @@ class Shape:
 
     @cached_property
     def host_bytes(self) -> int:
-        """Bytes of the leaves that lie in pinned host memory."""
+        """Return the bytes of the leaves that lie in pinned host memory."""
         return sum(leaf.size_bytes for _, leaf in self.leaves if leaf.on_host)
 
     @property
     def on_host(self) -> bool:
-        """Whether this array lies in pinned host memory (for a tuple: always false, ask its leaves)."""
+        """Return whether this array lies in pinned host memory. It is False for a tuple, whose leaves have to be
+        checked."""
         return self.memory_space == HOST_MEMORY_SPACE
 
     def at(self, path: tuple[int, ...]) -> Shape | None:
-        """The part at an index path, or None where there is none."""
+        """Return the part at an index path, or None where there is none."""
         shape = self
         for index in path:
             if not 0 <= index < len(shape.elements):
@@ -114,7 +119,7 @@ _NO_SHAPE = Shape("tuple")
 
 
 def _dimension(text: str) -> int:
-    """A dimension's size; of a dynamic one (``<=8``, ``?``) its bound."""
+    """Return the size of a dimension. That of a dynamic one (``<=8``, ``?``) is its bound."""
     digits = text.strip().removeprefix("<=")
     if digits == "?":
         return 1
@@ -124,7 +129,7 @@ def _dimension(text: str) -> int:
 
 
 def check_size(dims: Sequence[int]) -> None:
-    """Raises HloParseError for an array of more than MAX_ELEMENTS elements."""
+    """Raise HloParseError for an array of more than MAX_ELEMENTS elements."""
     count = 1
     for dim in dims:
         count *= max(dim, 1)
@@ -176,9 +181,9 @@ def _parse(text: str, position: int, depth: int) -> tuple[Shape, int]:
 
 @lru_cache(maxsize=65536)
 def parse_shape(text: str) -> Shape:
-    """The shape that ``text`` spells, such as ``bf16[8,4096]{1,0:T(8,128)(2,1)S(5)}`` or ``(f32[], u32[]{:S(2)})``.
+    """Return the shape in ``text``, such as ``bf16[8,4096]{1,0:T(8,128)(2,1)S(5)}`` or ``(f32[], u32[]{:S(2)})``.
 
-    Raises HloParseError if it spells none. Results are cached: a module repeats a few hundred shapes.
+    Raises HloParseError if it is no shape. Results are cached: a module repeats a few hundred shapes.
     """
     shape, end = _parse(text, 0, 0)
     if text[end:].strip():

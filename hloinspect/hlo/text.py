@@ -1,14 +1,14 @@
-"""Reader of HLO text: every spelling of JAX 0.5 to 0.12, tolerant, and linear in the size of the text.
+"""Reader of HLO text in every spelling of JAX 0.5 to 0.12, tolerant, and linear in the size of the text.
 
-Spellings differ by who prints (facts: hlo_instruction.cc ``PrintWithCanonicalNameMap``, debug_options flags
+The spelling depends on who prints it (facts: hlo_instruction.cc ``PrintWithCanonicalNameMap``, debug_options flags
 ``xla_syntax_sugar_async_ops`` and ``xla_dump_compact_gte``):
 
 * ``compiled.as_text()`` writes async pairs as ``fusion-start(...)``; dumps as ``async-start(...),
-calls=%async_computation``;
+  calls=%async_computation``;
 * dumps since JAX 0.11 write ``%tuple#3`` instead of a get-tuple-element;
-* stack frames stand in tables in front of the computations, or inline as ``source_file=... source_line=...``.
+* stack frames are in tables in front of the computations, or inline as ``source_file=... source_line=...``.
 
-Text is cut into computations at once; a computation into lines, and a line into parts, when somebody asks for it.
+Text is split into computations at once. A computation is split into lines, and a line into parts, at first use.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ _CPU_MARKS = ("outer_dimension_partitions", "__ynn_fusion", "__onednn$", '"lapac
 
 
 def _platform(text: str) -> Literal["gpu", "tpu", "cpu", ""]:
-    """What compiled the text: only the GPU's backend writes queue ids and fingerprints, only the TPU's tiles layouts
-    and reports scoped memory, only the CPU's parts loops and calls LAPACK. A small module may have none of that."""
+    """Return the platform that compiled the text, or "" for a small module without any of these marks.
+
+    Only the GPU's backend writes queue ids and fingerprints. Only the TPU's writes tiled layouts and scoped memory.
+    Only the CPU's writes partitioned loops and LAPACK calls.
+    """
     if any(mark in text for mark in _GPU_MARKS):
         return "gpu"
     if any(mark in text for mark in _TPU_MARKS):
@@ -46,10 +49,10 @@ def _platform(text: str) -> Literal["gpu", "tpu", "cpu", ""]:
 
 
 def parse_text(text: str) -> Module:
-    """The module that HLO text spells.
+    """Return the module in HLO text.
 
-    Raises HloParseError, with line and column, for text that is no HLO module or stops in the middle of one. A fault
-    inside an instruction is raised when that instruction is first asked for.
+    Raises HloParseError, with line and column, for text that is no HLO module or ends in the middle of one. A fault
+    inside an instruction is raised at the first use of that instruction.
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n")
@@ -82,13 +85,16 @@ def parse_text(text: str) -> Module:
 
 
 def _check_calls(computations: Sequence[TextComputation], entry_name: str) -> None:
-    """Refuses calls in circles, which whoever follows calls relies on. The quick look at the text may see calls that
-    are none, so a suspicion is checked."""
+    """Refuse circular calls, because readers follow calls without a check of their own. Raises HloParseError.
+
+    The fast search of the text may find calls that are none, so a suspected circle is checked.
+    """
     callees = {c.name: callees_of(c) for c in computations if not c.is_entry}
     entries = [c for c in computations if c.is_entry]
     called = any(entry_name in names for names in callees.values())
     if called or any(entry.mentions(f"%{entry_name}" if entry.has_percent else entry_name) for entry in entries):
-        callees.update((entry.name, callees_of(entry)) for entry in entries)  # else no circle runs through the entry
+        # otherwise no circle contains the entry computation
+        callees.update((entry.name, callees_of(entry)) for entry in entries)
     try:
         check_calls(callees)
     except HloParseError:
@@ -101,7 +107,7 @@ def _line_end(text: str, position: int) -> int:
 
 
 def _computations(text: str, position: int) -> list[TextComputation]:
-    """The computations from a position on. What stands in front of the first are the stack frame tables."""
+    """Return the computations from a position on. The text before the first one has the stack frame tables."""
     found: list[TextComputation] = []
     preamble: list[str] = []
     tables = FrameTables(())
@@ -139,8 +145,10 @@ def _computations(text: str, position: int) -> list[TextComputation]:
 
 
 def _closing_line(text: str, position: int) -> int:
-    """Where the line break stands in front of the line that closes a computation, or -1, from one such place on. A line
-    may begin with a brace inside an instruction too."""
+    """Return the index of the line break before the line that closes a computation, or -1.
+
+    The search begins at ``position``, a line break before a brace. A line inside an instruction may begin so too.
+    """
     while position >= 0:
         if _CLOSE.match(text, position + 1):
             return position
@@ -149,10 +157,9 @@ def _closing_line(text: str, position: int) -> int:
 
 
 def callees_of(computation: TextComputation) -> set[str]:
-    """Names that a computation seems to call.
+    """Return the names that a computation seems to call: at least those that it calls.
 
-    Cheap, and a superset: whatever stands as the value of any attribute, even in a quoted string. Text without percent
-    signs is looked through more slowly.
+    It is fast: the value of any attribute counts, even in a quoted string. Text without percent signs takes longer.
     """
     text, start, end = computation.module_text, computation.start, computation.end
     values = _PLAIN_VALUES

@@ -1,4 +1,4 @@
-"""A computation as a stretch of HLO text: where its instructions stand, found without taking them apart."""
+"""A computation as a part of HLO text. Its instructions are found without parsing them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hloinspect.hlo.shape import parse_shape
 from hloinspect.hlo.text_instruction import NAME, TextInstruction
 
 _FIRST_WORD = re.compile(r" ([a-z][\w\-]*)\(")
-_FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may stand in front
-# Over many lines at once. They begin with a line break, since searching for a literal is what a regex does fastest.
+_FIRST_OPERAND = re.compile(r"[^%()]*+(?:\([^()]*+\)[^%()]*+)*+%([\w.\-]+)")  # its shape may come before it
+# These search many lines at once. They begin with a line break, since a regex finds literals fastest.
 _OUTLINE = re.compile(
     r"\n[ \t]++(?:ROOT )?%?[^\s=%]++ = (?:([a-z]\w*+)\[([^\]\n]*+)\]\S*+|\([^\n]*?\)) ([a-z][\w\-]*+)\("
 )
 _PLACES = re.compile(r"\n[ \t]++(?:ROOT )?%?([^\s=%]++) = (?:\([^\n]*?\)|[^\s(]\S*+) ([a-z][\w\-]*+)\(")
 _STEM = re.compile(r".*?(?=[\d.\-]*+\Z)")
-# What may differ between computations that do the same: metadata, where a slice begins, and names; behind "=" they are
-# names of other computations.
+# Text that may differ between computations that do the same: metadata, where a slice begins, and names. Names after "="
+# are those of other computations.
 _METADATA = ", metadata={"
 _METADATA_REST = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+\}')
 _SLICE = re.compile(r"slice=\{[^}]*+\}")
@@ -35,15 +35,17 @@ _NO_OPERANDS = frozenset({"constant", "parameter", "iota"})
 
 @lru_cache(maxsize=65536)
 def _elements(dims: str) -> int:
-    """Elements of an array by its printed dimensions."""
+    """Return the number of elements of an array from its printed dimensions."""
     return parse_shape(f"pred[{dims}]").element_count
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Places of a computation's instructions by name and by opcode, and where in the module's text each begins: empty
-    where not every line is an instruction. Behind a shape the opcode is the first word with a parenthesis, since what
-    stands in a layout has no space in front."""
+    """Places of a computation's instructions by name and by opcode, and where each begins in the module's text.
+
+    The last one is empty where some lines are no instructions. After a shape the opcode is the first word with a
+    parenthesis, since nothing in a layout has a space before it.
+    """
 
     positions: dict[str, int]
     opcodes: dict[str, list[int]]
@@ -51,8 +53,7 @@ class _Table:
 
 
 class TextComputation(Computation):
-    """A computation as a stretch of the module's text, cut out and split into instructions when somebody asks for
-    one."""
+    """A computation as a part of the module's text, which is cut out and split into instructions at first use."""
 
     execution_thread = ""
 
@@ -66,25 +67,25 @@ class TextComputation(Computation):
         self.start = start
         self.end = end
         self._cache: dict[int, TextInstruction] = {}
+        self._has_table = False
 
     @property
     def has_percent(self) -> bool:
-        """Whether names are spelled with a percent sign: XLA writes a whole module in one way or the other."""
+        """Return whether names are spelled with a percent sign. XLA writes a whole module in one way or the other."""
         return self.module_text.startswith(("  %", "  ROOT %"), self.start)
 
     @property
     def text(self) -> str:
-        """The text between the braces; cut out anew at every use, since a module would else be held twice."""
+        """Return the text between the braces. Every use cuts it out again, so that the module is not stored twice."""
         return self.module_text[self.start : self.end]
 
     def mentions(self, *words: str) -> bool:
-        """Whether one of the words stands in it."""
+        """Return whether its text contains one of the words."""
         text, start, end = self.module_text, self.start, self.end
         return any(text.find(word, start, end) >= 0 for word in words)
 
     def fault(self, message: str, index: int, offset: int) -> HloParseError:
-        """An error about an instruction, ``offset`` characters into its line. Lines are counted now, when one is
-        faulty."""
+        """Return an error about an instruction, ``offset`` characters into its line. Lines are counted only now."""
         line = self.module_text.count("\n", 0, self.start) + 1
         line += index if self._table.offsets else self._split[1][index]
         return HloParseError(message, line, offset + 1)
@@ -94,7 +95,7 @@ class TextComputation(Computation):
 
     @cached_property
     def _size(self) -> int:
-        if "_table" not in self.__dict__:
+        if not self._has_table:
             text, before, end = self.module_text, self.start - 1, self.end
             found = text.count("\n  %", before, end) + text.count("\n  ROOT ", before, end)
             if found == text.count("\n", before, end):
@@ -103,10 +104,10 @@ class TextComputation(Computation):
 
     @cached_property
     def _split(self) -> tuple[list[str], list[int]]:
-        """The lines of the instructions and how many lines stand in front of each, where not every line is one.
+        """Return the lines of the instructions, and the number of lines before each where not every line is one.
 
-        An instruction may go on over several lines: a frontend attribute with line breaks inside (the metadata of
-        Pallas kernels). Those are joined once each, so that many of them stay linear.
+        An instruction may have several lines: a frontend attribute with line breaks inside (the metadata of Pallas
+        kernels). Such lines are joined once, so that many of them take linear time.
         """
         lines: list[str] = []
         numbers: list[int] = []
@@ -123,7 +124,8 @@ class TextComputation(Computation):
 
     @cached_property
     def _table(self) -> _Table:
-        """Where its instructions stand, without taking lines apart."""
+        """Return where its instructions are, without parsing lines."""
+        self._has_table = True
         text, before, end = self.module_text, self.start - 1, self.end
         offsets: list[int] = []
         names: list[str] = []
@@ -150,7 +152,7 @@ class TextComputation(Computation):
         return _Table(positions, opcodes, [])
 
     def line(self, index: int) -> str:
-        """The text of an instruction."""
+        """Return the text of an instruction."""
         offsets = self._table.offsets
         if not offsets:
             return self._split[0][index]
@@ -158,7 +160,7 @@ class TextComputation(Computation):
         return self.module_text[offsets[index] : end]
 
     def _containing(self, words: Iterable[str]) -> Iterator[int]:
-        """Places of the instructions in whose text one of the words stands; a place may come twice."""
+        """Yield the places of the instructions whose text contains one of the words. A place may come twice."""
         offsets, text, end = self._table.offsets, self.module_text, self.end
         if not offsets:
             words = tuple(words)
@@ -199,11 +201,7 @@ class TextComputation(Computation):
         return tuple(sorted(found, key=lambda instruction: instruction.parameter_number))
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
-        if (
-            not self.is_entry
-            and "_table" not in self.__dict__
-            and not self.mentions(*(f"{suffix}(" for suffix in suffixes))
-        ):
+        if not self.is_entry and not self._has_table and not self.mentions(*(f"{suffix}(" for suffix in suffixes)):
             return []  # a table of a computation that nobody takes apart is not worth its while
         found = [places for opcode, places in self._table.opcodes.items() if opcode.endswith(suffixes)]
         return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
@@ -237,7 +235,7 @@ class TextComputation(Computation):
 
     def outline(self) -> Iterator[tuple[str, int]]:
         found = _OUTLINE.findall(self.module_text, self.start - 1, self.end)
-        if len(found) != len(self):  # a spelling that this does not know, or a faulty line, which then raises
+        if len(found) != len(self):  # an unknown spelling, or a faulty line, which then raises
             return super().outline()
         return ((opcode, _elements(dims) if dtype else 0) for dtype, dims, opcode in found)
 
@@ -272,7 +270,7 @@ class TextComputation(Computation):
         return sorted(places.difference(*(self._table.opcodes.get(opcode, ()) for opcode in _NO_OPERANDS)))
 
     def _naming(self, stem: str, names: Collection[str]) -> Iterator[int]:
-        """Places of the instructions in whose text one of the names stands, all of which begin with ``stem``."""
+        """Yield the places of the instructions whose text contains one of the names, which all begin with ``stem``."""
         text, end, offsets = self.module_text, self.end, self._table.offsets
         word, position = f"%{stem}", self.start
         while (position := text.find(word, position, end)) >= 0:

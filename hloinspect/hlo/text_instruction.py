@@ -1,4 +1,4 @@
-"""An instruction as a line of HLO text, taken apart when somebody asks for a part."""
+"""An instruction as a line of HLO text. Each part is parsed at its first use."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from hloinspect.hlo.shape import Shape, parse_shape
 NAME = re.compile(r"\s+(ROOT )?%?([^\s=%]+) = ")
 _OPCODE = re.compile(r" ?([a-z][\w\-]*)\(")
 _PAIR = re.compile(r"\{(\d{1,9}),\s?(\d{1,9})\}")
-_TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # what most tuple shapes look like
+_TUPLE = re.compile(r"\((?:[^()\"]++|\((?:[^()\"]++|\([^()\"]*+\))*+\))*+\)")  # most tuple shapes match it
 _LINE = re.compile(
     rf'\s+(ROOT )?%?([^\s=%]+) = ((?!\()[^ ]*+|{_TUPLE.pattern}) ?([a-z][\w\-]*+)\(([^()"]*+)\)'
-)  # what most lines look like
+)  # most lines match it
 _COMMENT = re.compile(r"/\*[^*]*\*/")
 _FIELD = re.compile(r'\b(\w++)=("(?:[^"\\]|\\.)*+"|[^\s"}]+)')
-_ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%([\w.\-]+)(?=,|$)")  # what most callers look like
+_ONE_CALLEE = re.compile(r"(?:, kind=\w+)?, (calls|to_apply)=%([\w.\-]+)(?=,|$)")  # most callers match it
 _INDEX = re.compile(r", index=(\d{1,9})(?=,|$)")
 _INTEGER = re.compile(r"-?\d{1,20}")
 _INTEGER_DTYPE = re.compile(r"pred|[su]\d+")
@@ -45,20 +45,20 @@ _CALLED_KEYS = {
     "branch_computations": "branches",
     "true_computation": "branches",
     "false_computation": "branches",
-    "select": "to_apply",  # select and scatter of a select-and-scatter
+    "select": "to_apply",  # the select of a select-and-scatter
     "scatter": "to_apply",
 }
 
 
 class Owner(Protocol):
-    """What an instruction needs of the computation that its line stands in."""
+    """The computation that contains an instruction's line, as far as the instruction needs it."""
 
     name: str
     frame_tables: FrameTables
 
     @property
     def has_percent(self) -> bool:
-        """Whether names are spelled with a percent sign."""
+        """Return whether names are spelled with a percent sign."""
 
     def fault(self, message: str, index: int, offset: int) -> HloParseError:
         """Return an error about the instruction of this index, ``offset`` characters into its line."""
@@ -73,14 +73,14 @@ class TextInstruction(Instruction):
         self._owner = computation
         usual = _LINE.match(line)
         if usual is None:
-            self._take_apart(line)
+            self._parse_unusual(line)
             return
         root, self.name, self._shape_text, self.opcode, self._arguments = usual.groups()
         self.is_root = root is not None
         self._tail = line[usual.end() :]
 
-    def _take_apart(self, line: str) -> None:
-        """Of a line that is not like most: quoted strings or parentheses among the operands, or a fault."""
+    def _parse_unusual(self, line: str) -> None:
+        """Parse a line with quoted strings or parentheses among the operands, or with a fault."""
         name = NAME.match(line)
         if name is None:
             found = line.strip()[:60]
@@ -126,7 +126,7 @@ class TextInstruction(Instruction):
         return tuple(self._operand(part) for part in split_list(text))
 
     def _operand(self, text: str) -> Operand:
-        name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape in front
+        name = text.rsplit(None, 1)[-1].lstrip("%")  # an operand may be printed with its shape before it
         if "#" not in name:
             return Operand(name)
         base, *path = name.split("#")
@@ -136,7 +136,7 @@ class TextInstruction(Instruction):
 
     @cached_property
     def attributes(self) -> Mapping[str, str]:
-        """All attributes behind the operands, as text."""
+        """Return all attributes behind the operands, as text."""
         return split_attributes(self._tail)
 
     @cached_property
@@ -178,7 +178,7 @@ class TextInstruction(Instruction):
 
     @property
     def backend_config_text(self) -> str:
-        """The backend's configuration as it stands in the text."""
+        """Return the backend's configuration as it is in the text."""
         return self.attributes.get("backend_config", "")
 
     @property

@@ -1,1 +1,1 @@
-"""What is this input, and what lies in it: manifests, dumps, profiles behind URLs."""
+"""Inputs of the commands: their kinds, manifests, dumps, and profiles behind URLs."""

@@ -1,4 +1,4 @@
-"""What is this input? The only place that guesses."""
+"""The kind of an input. No other module guesses it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ _EXPECTED = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An input: ``kind`` is step, compiled (a directory with a manifest, also where its module is named), dump (one of
-    --xla_dump_to), or module (one file, or ``-``). ``text`` is what the user wrote."""
+    """An input. ``text`` is what the user wrote.
+
+    ``kind`` is step, compiled (a directory with a manifest, or the module in it), dump (a directory of --xla_dump_to)
+    or module (one file, or ``-``).
+    """
 
     text: str
     kind: Literal["step", "compiled", "dump", "module"]
@@ -37,12 +40,11 @@ class Input:
 
 
 def classify(text: str) -> Input:
-    """Says what an INPUT argument is. Raises InputError, naming what was expected, where it is nothing that is
-    known."""
+    """Return what an INPUT argument is. Raises InputError, which names what was expected, for any other text."""
     path = Path(text)
     if text == "-":
         return Input(text, MODULE, path)
-    if not text:  # an empty variable in a script, and not the directory that Path makes of it
+    if not text:  # an empty variable in a script; Path would make the working directory of it
         raise InputError(f"the input's name is empty; {_EXPECTED}")
     try:
         is_directory, exists = path.is_dir(), path.exists()
@@ -65,8 +67,10 @@ def classify(text: str) -> Input:
 
 
 def _is_part_of_result(path: Path) -> bool:
-    """Whether a module lies in the directory that `hloinspect compile` wrote it to, which knows more than it does: what
-    was asked for, what XLA assigned, by which versions."""
+    """Return whether a module lies in the directory to which `hloinspect compile` wrote it.
+
+    The manifest there has what the module does not have: what was requested, what XLA assigned, and the versions.
+    """
     if path.name not in _PARTS:
         return False
     try:
@@ -78,7 +82,7 @@ def _is_part_of_result(path: Path) -> bool:
 
 
 def is_trace(text: str) -> bool:
-    """Whether an INPUT argument is a profiler's trace, or a profile directory, by its name alone."""
+    """Return whether an INPUT argument names a profiler's trace or a profile directory. Only the name is used."""
     path = Path(text)
     try:
         return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
@@ -87,7 +91,7 @@ def is_trace(text: str) -> bool:
 
 
 def is_url(path: str) -> bool:
-    """Return whether an input names something on another machine and not a file here."""
+    """Return whether an input is a URL, and not a file on this machine."""
     return "://" in path
 
 

@@ -1,9 +1,8 @@
-"""Directories that XLA wrote with --xla_dump_to: which module to look at, and what lies beside it.
+"""Directories that XLA wrote with --xla_dump_to: which module to read, and the files that belong to it.
 
-A dump names its files ``module_0001.jit_train_step.sm_10.0a_gpu_after_optimizations.txt``; everything about one
-module shares
-the part in front of the backend's name. A run compiles many modules (initialisation, evaluation, tiny helpers), so
-the one to look at is the largest that touches host memory, or the one that the user names.
+A dump names its files ``module_0001.jit_train_step.sm_10.0a_gpu_after_optimizations.txt``. All files of one module
+share the part before the backend's name. A run compiles many modules (initialisation, evaluation, small helpers). The
+one to read is the module that the user names, or else the largest that touches host memory.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DumpedModule:
-    """One module of a dump: its optimized text or proto (the text where both are there, and unpacked if it is there so)
-    and the files beside it.
+    """One module of a dump: its optimized text or proto, and the files that belong to it.
 
-    ``key`` is what its files share, such as ``module_0001.jit_train_step``; ``platform`` is gpu, tpu, cpu, or "" where
-    the module's name does not say.
+    The text is preferred to the proto, and an unpacked file to a packed one. ``key`` is what its files share, such as
+    ``module_0001.jit_train_step``. ``platform`` is gpu, tpu, cpu, or "" where the module's name does not show it.
     """
 
     key: str
@@ -56,13 +54,13 @@ class DumpedMemory:
 
 
 def dumped_modules(directory: Path) -> tuple[DumpedModule, ...]:
-    """The optimized modules of a directory, by key. Empty where there are none."""
+    """Return the optimized modules of a directory, by key. It is empty where there are none."""
     files = sorted(path for path in directory.iterdir() if path.is_file())
     names = {path.name: path for path in files}
     chosen: dict[str, tuple[bool, bool, Path]] = {}
     for path in files:
         if match := _OPTIMIZED.fullmatch(path.name):
-            # text before proto, and what can be looked into for host memory before what is packed
+            # Text comes before a proto. A file that can be searched for host memory comes before a packed one.
             candidate = (match["ending"] not in (".txt", ".hlo"), match["packed"] is not None, path)
             chosen[match["key"]] = min(chosen.get(match["key"], candidate), candidate)
     return tuple(_with_side_files(key, path, names) for key, (_, _, path) in sorted(chosen.items()))
@@ -84,7 +82,8 @@ def _with_side_files(key: str, module: Path, names: dict[str, Path]) -> DumpedMo
 
 
 def touches_host(path: Path) -> bool:
-    """Whether a module's file can have host memory in it. Protos and packed files are not looked into and may have."""
+    """Return whether a module's file can contain host memory. It is True for protos and packed files, which are not
+    read."""
     if path.suffix not in (".txt", ".hlo"):
         return True
     tail = b""
@@ -97,8 +96,11 @@ def touches_host(path: Path) -> bool:
 
 
 def choose_module(directory: Path, modules: Sequence[DumpedModule], wanted: str | None) -> DumpedModule:
-    """The module that ``wanted`` names (its key, its name, or its number), else the largest that touches host memory,
-    else the largest. Raises InputError where nothing or more than one thing is meant."""
+    """Return the module that ``wanted`` names by its key, its name or its number.
+
+    Without ``wanted`` it is the largest module that touches host memory, or the largest of all. Raises InputError where
+    ``wanted`` names no module or more than one.
+    """
     if wanted is None:
         with_host = [module for module in modules if touches_host(module.module)]
         return max(with_host or modules, key=lambda module: module.size_bytes)
@@ -118,8 +120,8 @@ def _answers_to(module: DumpedModule, wanted: str) -> bool:
     )
 
 
-def side_text(path: Path | None) -> str:
-    """The text of a file beside a module, "" where it is missing; of a very large one only the beginning."""
+def read_side_file(path: Path | None) -> str:
+    """Return the text of a file that belongs to a module: "" where it is missing, the beginning of a very large one."""
     if path is None:
         return ""
     try:
@@ -130,8 +132,9 @@ def side_text(path: Path | None) -> str:
 
 
 def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
-    """The totals of the memory report by colour (0 is device memory, 5 pinned host memory), or None without one."""
-    totals = {int(color): int(size) for color, size in _TOTAL.findall(side_text(module.memory_report))}
+    """Return the bytes of device memory (colour 0) and pinned host memory (colour 5) in the memory report, if it
+    exists."""
+    totals = {int(color): int(size) for color, size in _TOTAL.findall(read_side_file(module.memory_report))}
     if 0 not in totals:
         return None
     device = sum(size for color, size in totals.items() if color != _HOST_COLOR)
@@ -139,11 +142,11 @@ def dumped_memory(module: DumpedModule) -> DumpedMemory | None:
 
 
 def dumped_device(module: DumpedModule) -> str:
-    """What XLA called the device, such as ``NVIDIA GB200``, or ""."""
-    match = _DESCRIPTION.search(side_text(module.target_config))
+    """Return XLA's name of the device, such as ``NVIDIA GB200``, or ""."""
+    match = _DESCRIPTION.search(read_side_file(module.target_config))
     return match.group(1) if match else ""
 
 
 def other_keys(modules: Iterable[DumpedModule], chosen: DumpedModule) -> tuple[str, ...]:
-    """Keys of the modules that were not chosen."""
+    """Return the keys of the modules that were not chosen."""
     return tuple(module.key for module in modules if module.key != chosen.key)

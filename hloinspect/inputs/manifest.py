@@ -10,10 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Final, Literal, TypedDict
 
 from hloinspect.decoding import (
     Complete,
@@ -170,11 +169,22 @@ class Configuration:
     """
 
     compile_options: dict[str, str]
+    """Options that JAX hands to XLA and that are not XLA's defaults."""
+
     compile_options_sha256: str | None
+    """A hash of all of these options; null where this JAX does not show them."""
+
     jax: dict[str, str]
+    """The rest of JAX's configuration that a variable or the step's code has set."""
+
     environment: dict[str, str]
+    """Variables of XLA, libtpu, Triton and JAX."""
+
     libraries: dict[str, str]
+    """Version and content of the libraries that the compiler is in."""
+
     target_config_sha256: str | None
+    """A hash of the target's description that XLA gets; null for TPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,20 +269,6 @@ def not_whole(path: Path, fault: Fault, data: object) -> InputError:
         when = "" if fault.key in OLDER_KEYS else "if an older version wrote it, "
         how = f"; {when}make it anew: `hloinspect compile {command} -o {path.parent}`"
     return InputError(f"{path} is not a whole {SCHEMA}: {fault}{how}")
-
-
-def production_of(request: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the manifest's ``production`` for a request's (compile/production.py), after compiling."""
-    if not request:
-        return asdict(ProductionUse())
-    results, profile = request["autotune_results"], request["pgle"]
-    return {
-        "flags_from": {"path": request["flags_from"], "flags": request["flags"], "left_out": request["left_out"]}
-        if request["flags_from"]
-        else None,
-        "autotune_results": {name: results[name] for name in ("path", "sha256", "missing", "of")} if results else None,
-        "pgle": {name: profile[name] for name in ("path", "sha256", "matched", "of")} if profile else None,
-    }
 
 
 def load_result(directory: Path) -> CompileResult:

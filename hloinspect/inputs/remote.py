@@ -1,6 +1,6 @@
-"""Traces that lie elsewhere (``gs://``, ``s3://``, any URL that fsspec knows): listed there, copied here one at a time.
+"""Traces behind URLs (``gs://``, ``s3://``, any URL that fsspec knows): listed there, copied here one at a time.
 
-fsspec is imported only when a URL is given; it and the file systems of the large clouds are the extra ``remote``.
+fsspec is imported only when a URL is given. It is in the extra ``remote``, with the file systems of the large clouds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ INSTALL = 'pip install "hloinspect[remote]"'
 
 
 def find_remote(url: str) -> tuple[str, ...]:
-    """The traces of one run as URLs, one a host, by the rules of ``find_xplanes``. Raises InputError."""
+    """Return the traces of one run as URLs, one for each host. Raises InputError. The rules are those of
+    ``find_xplanes``."""
     files, path = _file_system(url)
     with _one_line(url):
         if files.isfile(path):
@@ -35,9 +36,9 @@ def find_remote(url: str) -> tuple[str, ...]:
 
 @contextmanager
 def copied(url: str) -> Iterator[Path]:
-    """A copy of the file in a temporary folder, which is removed at the end. Raises InputError.
+    """Yield a copy of the file in a temporary directory, which is removed at the end. Raises InputError.
 
-    A trace that has been opened may outlive it: it is mapped, and the space is free when the map is.
+    A trace that has been opened can be read after the end: it is mapped, and its space is freed with the map.
     """
     files, path = _file_system(url)
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as folder:
@@ -48,7 +49,7 @@ def copied(url: str) -> Iterator[Path]:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """fsspec's file system for the URL, and the path in it."""
+    """Return fsspec's file system for the URL, and the path in it."""
     scheme = url.partition("://")[0]
     try:
         fsspec = importlib.import_module("fsspec")
@@ -64,7 +65,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _one_line(url: str, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Each store raises errors of its own kinds, of which not all are OSErrors."""
+    """Raise any error of a store as one line. Each store has errors of its own, and not all are OSErrors."""
     try:
         yield
     except passed:
@@ -79,7 +80,7 @@ def _one_line(url: str, passed: tuple[type[Exception], ...] = ()) -> Iterator[No
 
 
 class _Remote:
-    """Folders of one of fsspec's file systems."""
+    """Directories in one of fsspec's file systems."""
 
     def __init__(self, files: Any) -> None:
         self._files = files
@@ -90,7 +91,7 @@ class _Remote:
         except (FileNotFoundError, NotADirectoryError):
             return None
         names = {str(entry["name"]).rstrip("/"): entry["type"] == "directory" for entry in found}
-        # A store may list the folder in itself.
+        # A store may list the directory in itself.
         return {name.rpartition("/")[2]: is_folder for name, is_folder in names.items() if name != folder}
 
     def written(self, file: str) -> float:

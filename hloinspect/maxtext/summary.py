@@ -10,18 +10,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hloinspect.analyze.options import JudgeOptions
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.hardware import Target, load_target
 from hloinspect.inputs.manifest import NOTE_POLICY_UNMATCHED, OFFLOAD, REMAT, SAVE, CompileResult
 from hloinspect.kinds import Tensors
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions
 from hloinspect.report.host_memory import HostMemory, host_memory_of
 from hloinspect.report.schema import Report
-
-if TYPE_CHECKING:
-    from hloinspect.rules.choice import Choice
 
 SCHEMA = "hloinspect.maxtext/1"
 INSTEAD: tuple[Tensors, ...] = (REMAT, SAVE)
@@ -38,70 +37,85 @@ class Variant:
     """
 
     tensors: Tensors
+    """What becomes of the offloaded tensors: offloaded as configured, computed again (``remat``), or kept on the device
+    (``save``)."""
+
     report: Report
+    """The report on the step (docs/report.md)."""
+
     host: HostMemory
+    """Pinned memory of all devices that share a host."""
+
     compile_s: float
+    """Seconds in the compiler."""
+
     process_s: float
+    """Seconds of the process that compiled it."""
+
     peak_rss_bytes: int
+    """Most memory of that process."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaxTextAnswer:
     """``settings`` are keys of MaxText's configuration; ``offloaded`` the names whose values go to the host,
-    ``unmatched`` those that the policy offloads and no value of the model bears, ``on_device`` those it keeps (of
+    ``unmatched`` those that the policy offloads and no value of the model has, ``on_device`` those it keeps (of
     ``remat_policy=custom``). ``variants`` begins with the step as configured."""
 
     settings: dict[str, Any]
+    """Keys of MaxText's configuration."""
+
     offloaded: tuple[str, ...]
+    """Names whose values go to the host."""
+
     unmatched: tuple[str, ...]
+    """Names that the policy offloads and that no value of the model has."""
+
     on_device: tuple[str, ...]
+    """Names that ``remat_policy=custom`` keeps on the device."""
+
     notes: tuple[str, ...]
+    """What compiling it showed."""
+
     variants: tuple[Variant, ...]
+    """The step as configured, and those of ``--compare``."""
 
 
 def inspect_maxtext(
     arguments: Sequence[str],
+    compiling: CompileOptions,
+    judging: JudgeOptions,
     *,
-    target: str | Target | None,
-    link: str | None = None,
-    devices: int | None = None,
-    topology: str | None = None,
-    xla_flags: Sequence[str] = (),
-    production: Production | None = None,
-    cache: Path | None = None,
     compare: Sequence[str] = (),
-    keep: Path | None = None,
-    rules: Choice | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> MaxTextAnswer:
-    """The static answer for MaxText's train step: ``arguments`` are a configuration's file (``base.yml`` is MaxText's
-    own) and its ``key=value`` words.
+    """Return the static answer for MaxText's train step: ``arguments`` are a configuration's file (``base.yml`` is
+    MaxText's own) and its ``key=value`` words.
 
     ``compare`` names what else to compile: ``remat`` with the offloaded tensors recomputed, ``save`` with them kept on
-    the device. ``production`` and ``cache`` are as for ``inspect``. ``keep`` gets the files of the compilation, and
-    those of a comparison in folders of these names. Raises HloInspectError.
+    the device. What compiling writes is kept in ``compiling.keep``, that of a comparison in folders of these names.
+    Raises HloInspectError.
     """
-    chosen = target_for_maxtext(target)
+    target = target_for_maxtext(judging.target)
     others = [tensors for word in dict.fromkeys(compare) for tensors in INSTEAD if tensors == word]
     if strange := [word for word in compare if word not in INSTEAD]:
         raise UsageError(f"--compare {strange[0]}: it is remat, save, or both with a comma between them")
     check_installed()
     say = on_progress or (lambda text: None)
     with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch:
-        out = keep or Path(scratch) / "step"
+        out = compiling.keep or Path(scratch) / "step"
         results: list[CompileResult] = []
         variants: list[Variant] = []
         for tensors in (OFFLOAD, *others):
             folder = out if tensors == OFFLOAD else out / tensors
-            told = _telling(say, tensors if compare else "")
-            how = (devices, topology, xla_flags, production, cache)
-            results.append(_compile(arguments, tensors, chosen, folder, *how, on_progress=told))
-            variants.append(_variant(results[-1], tensors, chosen, link, rules))
+            request = StepRequest(step=shlex.join(["maxtext", *arguments]), maxtext=tuple(arguments), offloaded=tensors)
+            results.append(_compile(request, target, compiling, folder, _prefixed(say, tensors if compare else "")))
+            variants.append(_variant(results[-1], tensors, replace(judging, target=target)))
     return _answer(results[0], tuple(variants))
 
 
 def target_for_maxtext(target: str | Target | None) -> Target:
-    """The target, which must be named. Raises UsageError and TargetError."""
+    """Return the target, which must be named. Raises UsageError and TargetError."""
     chosen = load_target(target) if isinstance(target, str) else target
     if chosen is None:
         raise UsageError("say what to compile MaxText for with --target (see `hloinspect targets`)")
@@ -109,60 +123,43 @@ def target_for_maxtext(target: str | Target | None) -> Target:
 
 
 def check_installed() -> None:
-    """Raises CompileError where MaxText is not installed."""
+    """Raise CompileError where MaxText is not installed."""
     from importlib.util import find_spec
 
     if find_spec("maxtext") is None:
         raise CompileError(f"MaxText is not installed; {_INSTALL}")
 
 
-def _telling(say: Callable[[str], None], tensors: str) -> Callable[[str], None]:
+def _prefixed(say: Callable[[str], None], tensors: str) -> Callable[[str], None]:
     return lambda text: say(f"{tensors}: {text}" if tensors else text)
 
 
 def _compile(
-    arguments: Sequence[str],
-    tensors: str,
+    request: StepRequest,
     target: Target,
+    compiling: CompileOptions,
     out: Path,
-    devices: int | None,
-    topology: str | None,
-    xla_flags: Sequence[str],
-    production: Production | None,
-    cache: Path | None,
     on_progress: Callable[[str], None],
 ) -> CompileResult:
     from hloinspect.compile.known_errors import explained
     from hloinspect.compile.launch import compile_request
 
-    wanted = {"step": shlex.join(["maxtext", *arguments]), "maxtext": [*arguments], "offloaded": tensors}
     try:
-        return compile_request(
-            wanted,
-            target,
-            out=out,
-            devices=devices,
-            topology=topology,
-            xla_flags=xla_flags,
-            production=production,
-            cache=cache,
-            on_progress=on_progress,
-        )
+        return compile_request(request, target, compiling, out=out, on_progress=on_progress)
     except CompileError as error:
         raise explained(error) from None
 
 
-def _variant(
-    result: CompileResult, tensors: Tensors, target: Target, link: str | None, rules: Choice | None
-) -> Variant:
-    from hloinspect.analyze.inspect import inspect
+def _variant(result: CompileResult, tensors: Tensors, judging: JudgeOptions) -> Variant:
+    from hloinspect.analyze.inspect import inspect_input
 
-    report = inspect(str(result.directory), target=target, link=link, rules=rules).report
+    report = inspect_input(str(result.directory), CompileOptions(), judging).report
+    assert isinstance(judging.target, Target)
     manifest = result.manifest
     return Variant(
         tensors=tensors,
         report=replace(report, input=replace(report.input, path=manifest.step, kind="step")),
-        host=host_memory_of(report, target),
+        host=host_memory_of(report, judging.target),
         compile_s=manifest.seconds["compile"],
         process_s=sum(manifest.seconds.values()),
         peak_rss_bytes=manifest.peak_rss_bytes,

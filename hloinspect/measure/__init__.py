@@ -1,1 +1,1 @@
-"""What a trace says: measured rates, and the timeline of a run."""
+"""Measurements from a trace: rates, and the timeline of a run."""

@@ -1,7 +1,7 @@
-"""Measures traces on a Dask cluster (the extra ``cluster``): a task each, on workers that see the files.
+"""Measurement of traces on a Dask cluster (the extra ``cluster``): one task a file, on workers that see the files.
 
-Dask starts a task again elsewhere when its worker dies, and gives it up when that has happened too often (its setting
-``distributed.scheduler.allowed-failures``): then the file is named like one that is damaged.
+When a worker dies, Dask starts its task again elsewhere. After too many attempts (its setting
+``distributed.scheduler.allowed-failures``) it gives the task up: the file is then named like a damaged one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hloinspect.measure.outcome import Outcome, Unread, outcome_of
 INSTALL = 'pip install "hloinspect[cluster]"'
 CONNECT_S = 10.0
 NO_WORKERS_S = 60.0
-"""For so long a cluster may have no worker before the work is given up."""
+"""The seconds for which a cluster may have no worker before the work is given up."""
 
 _TICK_S = 0.2
 
@@ -30,23 +30,23 @@ _TICK_S = 0.2
 def measure_on_cluster(
     paths: Sequence[str], scheduler: str, tick: Callable[[], None], no_workers_s: float = NO_WORKERS_S
 ) -> Iterator[tuple[int, Outcome]]:
-    """Each file's number and outcome, in the order in which they are ready.
+    """Yield the number and outcome of each file, in the order in which they are ready.
 
-    Workers open the paths as they are (made absolute), so a file must be there under the same name for all of them.
-    Raises HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no
-    workers for a minute.
+    Workers open the paths as they are (made absolute), so a file must have the same name for all of them. Raises
+    HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no workers
+    for a minute.
     """
     with client_of(scheduler) as client:
         every = [client.submit(_task, _absolute(path), __version__, pure=False) for path in paths]
         futures = {future: number for number, future in enumerate(every)}
-        del every  # a result is let go with its future
+        del every  # a result is freed with its future
         for future in as_ready(client, futures, scheduler, tick, no_workers_s):
             number = futures.pop(future)
             yield number, _result(future, paths[number])
 
 
 def _task(path: str, version: str) -> Outcome:
-    """Runs on a worker."""
+    """Measure a file on a worker."""
     if version != __version__:
         return Unread(path, f"{path}: the worker has hloinspect {__version__}, and not {version} as here")
     return outcome_of(path)
@@ -59,7 +59,7 @@ def _absolute(path: str) -> str:
 def as_ready(
     client: Any, futures: dict[Any, int], scheduler: str, tick: Callable[[], None], no_workers_s: float
 ) -> Iterator[Any]:
-    """The futures as they end, until there are no more."""
+    """Yield the futures as they end, until there are no more."""
     alone_since: float | None = None
     while futures:
         ended = [future for future in futures if future.done()]
@@ -98,7 +98,10 @@ def _result(future: Any, path: str) -> Outcome:
 
 @contextmanager
 def client_of(scheduler: str) -> Iterator[Any]:
-    """A connection to the scheduler, which is left running. Dask's own log stays silent: what counts is said here."""
+    """Yield a connection to the scheduler, which is left running.
+
+    Dask's own log is silent: all that a user needs is said here.
+    """
     try:
         distributed = importlib.import_module("distributed")
     except ImportError:
@@ -109,7 +112,7 @@ def client_of(scheduler: str) -> Iterator[Any]:
     try:
         try:
             client = distributed.Client(scheduler, timeout=CONNECT_S, set_as_default=False)
-        except Exception as error:  # OSError, TimeoutError, and ValueError for what is no address
+        except Exception as error:  # OSError, TimeoutError, and ValueError for a text that is no address
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"{scheduler}: no Dask scheduler can be reached there: {reason}") from None
         try:

@@ -1,4 +1,5 @@
-"""The events of one GPU as columns: what each is, by the module first, the memory it copies second, its name last."""
+"""Events of one GPU as columns. Their kind comes from the module, else from the memory that they copy, else from the
+name."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, OTHER_TO_HOST, OTHER_FROM_HOST, CALLBACK = range(9)
-"""What an event is. A host copy goes both ways. What stands apart is no offload of the program."""
+"""Kinds of events. A host copy goes both ways. The kinds ``OTHER_...`` are no offload of the program."""
 
 MOVES = (TO_HOST, FROM_HOST, HOST_COPY)
 BY_HLO, BY_MEMCPY, BY_NAME = range(3)
@@ -38,8 +39,11 @@ _PLAIN, _NCCL, _GRAPH, _MEMCPY = range(4)
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """What all events of one kind share. ``rank`` is the place in the program's schedule, ``pair`` the async pair
-    (``Joined``), ``name`` what to show. ``is_graph``: a whole CUDA graph as one event."""
+    """The common properties of all events of one kind.
+
+    ``rank`` is the place in the program's schedule, ``pair`` the async pair (``Joined``), ``name`` the text to show.
+    ``is_graph`` marks a whole CUDA graph as one event.
+    """
 
     kind: int
     by: int
@@ -56,8 +60,11 @@ class Op:
 
 @dataclass(frozen=True)
 class DeviceEvents:
-    """Every event of a device, one element each, sorted by start. ``op`` is an index into ``ops``, ``line`` one into
-    ``lines`` (ids of streams); ``correlation`` is 0 where an event has none."""
+    """Every event of a device, one element each, sorted by start.
+
+    ``op`` is an index into ``ops``, ``line`` one into ``lines`` (ids of streams). ``correlation`` is 0 where an event
+    has none.
+    """
 
     start_ps: Ints
     end_ps: Ints
@@ -72,37 +79,37 @@ class DeviceEvents:
 
     @cached_property
     def spent(self) -> tuple[Ints, Ints]:
-        """The time of all events of each op, in ps, and how many they are."""
+        """Return the time of all events of each op, in ps, and their number."""
         time = np.zeros(len(self.ops), np.int64)
         np.add.at(time, self.op, self.end_ps - self.start_ps)
         return time, np.bincount(self.op, minlength=len(self.ops))
 
     def flags(self, of_op: Flags) -> Flags:
-        """What is said of each op, for each event."""
+        """Return for each event the flag of its op."""
         return of_op.take(self.op)
 
     def chosen(self, of_op: Flags) -> Ints:
-        """The indices of the events whose op is one of those."""
+        """Return the indices of the events whose op has its flag set."""
         return np.flatnonzero(of_op.take(self.op))
 
     def table(self, name: str) -> Ints:
-        """An attribute of each op, as a column over ``ops``."""
+        """Return an attribute of each op, as a column over ``ops``."""
         if name not in self.tables:
             self.tables[name] = np.array([int(getattr(op, name)) for op in self.ops], np.int64)
         return self.tables[name]
 
     def column(self, name: str) -> Ints:
-        """An attribute of each event's op."""
+        """Return an attribute of each event's op."""
         if name not in self.columns:
             self.columns[name] = self.table(name)[self.op]
         return self.columns[name]
 
 
 def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None], *, correlated: bool = True) -> DeviceEvents:
-    """The events on a GPU's streams. Other lines (counters, overhead, what viewers derived) are not the device's.
+    """Return the events on a GPU's streams. Other lines (counters, overhead, lines of viewers) are not the device's.
 
-    ``join_to`` gives the module of a program id, None where the trace has none. Correlation ids are read if
-    ``correlated``: they are for nothing where no launching calls were traced. Raises InputError where it is damaged.
+    ``join_to`` gives the module of a program id, or None where the trace has none. Correlation ids are read if
+    ``correlated``: they are useless where no launching calls were traced. Raises InputError where the plane is damaged.
     """
     table = _OpTable(plane, join_to)
     starts, ends, ops, lines, correlations = [], [], [], [], []
@@ -136,7 +143,7 @@ def gpu_events(plane: Plane, join_to: Callable[[int], ProgramJoin | None], *, co
 
 
 class _OpTable:
-    """Numbers the different kinds of events of a plane, and says once for each what it is."""
+    """A table of the different kinds of events of a plane, each described once."""
 
     def __init__(self, plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> None:
         self._join_to = join_to
@@ -146,13 +153,15 @@ class _OpTable:
         self.ops: list[Op] = []
 
     def codes(self, columns: Columns) -> NDArray[np.int32]:
-        """The op of each event, as an index into ``ops``."""
+        """Return the op of each event, as an index into ``ops``."""
         events, which = self._different(columns)
         return self._codes(_some(columns, events)).take(which)
 
     def _different(self, columns: Columns) -> tuple[Ints, Ints]:
-        """One event of each kind, in their order, and for every event which of them it is like: what tells its op is
-        the same. There are far fewer kinds than events."""
+        """Return one event of each kind, in their order, and the kind of every event.
+
+        Events of one kind agree in all that an op is derived from. There are far fewer kinds than events.
+        """
         code, size = np.zeros(len(columns), np.int64), 1
         for name in _OP_STATS:
             for column in (columns.stats[name].kinds, columns.stats[name].bits):
@@ -203,7 +212,8 @@ def _name_class(name: str) -> int:
 
 
 def _op(op: str, program: int, details: str, name: str, module: ProgramJoin | None) -> Op:
-    """What events are that name the instruction ``op``, copy as ``details`` says, and are called ``name``."""
+    """Return the description of events that are called ``name``, name the instruction ``op``, and copy as ``details``
+    says."""
     copy = copy_kind(details, name) if details else None
     is_graph = _name_class(name) == _GRAPH
     joined = module.find(op) if module is not None and op and not is_graph else None
@@ -232,7 +242,7 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
     elif joined.kind == join.COLLECTIVE:
         kind = COLLECTIVE
     elif copy is not None and (joined.kind in (join.CALLBACK, join.CONTROL) or joined.is_custom_call):
-        # what a foreign function copies is its own affair, and a loop's condition comes to the host too
+        # a foreign function's copies are no offload, nor is a loop's condition that is copied to the host
         kind, size = (OTHER_TO_HOST if to_host else OTHER_FROM_HOST), copy.bytes
     elif joined.kind == join.CALLBACK:
         kind = CALLBACK
@@ -249,7 +259,8 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
 
 
 def _with(code: Ints, size: int, column: NDArray[np.uint8] | Ints) -> tuple[Ints, int]:
-    """Codes below ``size`` that tell apart also what a column has; how many they may be now."""
+    """Return codes that also distinguish the values of a column, and their number. The given codes are below
+    ``size``."""
     low, high = (int(np.min(column)), int(np.max(column))) if len(column) else (0, 0)
     if low == high:
         return code, size
@@ -276,7 +287,7 @@ def _some(columns: Columns, events: Ints) -> Columns:
 
 
 def labels(column: StatColumn) -> tuple[Ints, tuple[str, ...]]:
-    """As ``StatColumn.labels``, without sorting: ids of names are small numbers."""
+    """Return what ``StatColumn.labels`` returns, without sorting: ids of names are small numbers."""
     kinds = column.kinds
     if not len(kinds) or not kinds.any():
         return np.full(len(kinds), -1, np.int64), ()
@@ -291,13 +302,14 @@ def labels(column: StatColumn) -> tuple[Ints, tuple[str, ...]]:
 
 
 def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """As ``np.unique`` with the inverse; small numbers are not sorted."""
+    """Return what ``np.unique`` returns with the inverse. Small numbers are not sorted."""
     keys, _, inverse = distinct_rows(values, index=False)
     return keys, inverse
 
 
 def distinct_rows(values: Ints, *, index: bool = True) -> tuple[Ints, Ints, Ints]:
-    """The different values, sorted; where each stands (some place, if ``index``); and which of them each element is."""
+    """Return the different values, sorted, a place of each (if ``index``), and for each element the number of its
+    value."""
     if not len(values):
         return values, values, values
     low, high = int(np.min(values)), int(np.max(values))

@@ -1,4 +1,4 @@
-"""What a measurement comes to: figures with what they rest on, and what was left out and why."""
+"""Results of a measurement: figures with the evidence for them, and what was left out and why."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LATENCY = "link.latency_us"
 MATMUL = "matmul_efficiency"
 RATES = {"d2h": D2H_RATE, "h2d": H2D_RATE}
 KEYS = (D2H_RATE, H2D_RATE, DUPLEX, LATENCY, MATMUL)
-"""What a trace can tell of a target, by its key in the target's TOML (docs/targets.md)."""
+"""The figures of a target that a trace can give, by their keys in the target's TOML (docs/targets.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFigure:
-    """One figure of a target. ``low`` and ``high`` are the tenth and ninetieth percentile of what it is the median of.
+    """One figure of a target: a median, with the tenth and ninetieth percentile as ``low`` and ``high``.
 
-    ``count`` copies, or executions of products, stand behind it; ``what`` says which, in words.
+    It rests on ``count`` copies, or executions of products; ``what`` describes these in words.
     """
 
     key: str
@@ -36,7 +36,7 @@ class MeasuredFigure:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A figure that the trace does not tell, and why."""
+    """A figure that the trace does not give, and why."""
 
     key: str
     reason: str
@@ -44,7 +44,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one part of a trace told. ``notes`` are worth reading but change no figure."""
+    """The results of one part of a trace. ``notes`` are worth reading but change no figure."""
 
     figures: tuple[MeasuredFigure, ...] = ()
     left: tuple[LeftOut, ...] = ()
@@ -52,7 +52,8 @@ class Measurement:
 
 
 def weighted_percentiles(values: Floats, weights: Floats, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """The values below which these shares of the weight lie; of equal weights the usual lower percentile."""
+    """Return the values below which these shares of the weight lie. With equal weights they are the usual lower
+    percentiles."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     places = np.searchsorted(reached, np.array(shares) * reached[-1] * (1 - 1e-12))

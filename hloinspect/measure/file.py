@@ -1,4 +1,4 @@
-"""Measures one trace: one pure function from a file to what it comes to, so that many files can be measured apart."""
+"""Measurement of one trace: a pure function of a file, so that many files can be measured in separate processes."""
 
 from __future__ import annotations
 
@@ -35,19 +35,20 @@ _NO_PROGRAM = Gap(
     "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
 )
 _NO_MODULE = Gap(
-    "the trace carries no module of its program, so no transfer and no wait can be told from other work",
+    "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
     "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
     "transfers",
 )
 
 
 _KEPT_BYTES = (1 << 25) - (1 << 16)
-"""So much is allocated once, untouched, and let go. From then on glibc keeps twice as much for the next plane, where it
-gave all back to the system with each and took page after page anew (mallopt(3), M_MMAP_THRESHOLD: at most 32 MiB)."""
+"""The bytes that are allocated once, untouched, and freed. From then on glibc keeps twice as much for the next plane.
+Otherwise it returns all memory to the system after each plane, and takes page after page again (mallopt(3),
+M_MMAP_THRESHOLD: at most 32 MiB)."""
 
 
 class Joins:
-    """The modules of a trace, read and searched for transfers when they are first asked for."""
+    """The modules of a trace. Each is read, and searched for transfers, when it is first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._path = space.path
@@ -68,13 +69,13 @@ class Joins:
 
 
 def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """What one trace comes to. Raises InputError for a file that is no trace, or a damaged one."""
+    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one."""
     space = open_trace(path)
     return measure_space(space, on_progress)
 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """The same for a trace that is open."""
+    """Return the measurement of a trace that is open."""
     np.empty(_KEPT_BYTES, np.uint8)
     gpus = space.planes_of(GPU)
     tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
@@ -91,7 +92,7 @@ def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = Non
 
 
 class _Gathered:
-    """What has been found so far; a plane's events are let go once it has been measured."""
+    """The results so far. The events of a plane are freed once it has been measured."""
 
     def __init__(self, space: XSpace, on_progress: Callable[[str], None]) -> None:
         self.space = space
@@ -125,7 +126,7 @@ class _Gathered:
             if not len(found.start_ps):
                 continue
             self._count(found)
-            program = gpu.main_program(found, self.joins)
+            program = gpu.main_gpu_program(found, self.joins)
             if program is None:
                 continue
             most = plane.stats.get("memory_bandwidth")
@@ -137,7 +138,7 @@ class _Gathered:
                 self._devices.append(device)
 
     def _count(self, found: DeviceEvents) -> None:
-        """Adds up what the device did, by program and by what told it."""
+        """Add up the device's time, by program and by the source that gave an event its kind."""
         by_op, number = found.spent
         rarest: dict[int, int] = {}
         for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
@@ -180,7 +181,7 @@ class _Gathered:
                 self._classified[BY[op.by]] += spent if op.kind != kinds.IGNORED else 0
                 if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
                     self._unattributed += spent
-            program = tpu.main_program(trace, self.joins)
+            program = tpu.main_tpu_program(trace, self.joins)
             if program is not None:
                 device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
                 self._devices += [device] if device is not None else []
@@ -235,7 +236,7 @@ class _Gathered:
         return tuple(found)
 
     def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
-        """What the trace does not tell."""
+        """Note what the trace does not show."""
         self.limits += self.joins.failed
         notes: dict[str, list[str]] = {}
         for device in devices:
@@ -285,7 +286,7 @@ class _Gathered:
         elif self._hidden:
             self.limits.append(
                 f"{sum(self._hidden.values()):,} events are in command buffers ({first_of(sorted(self._hidden), 2)}) "
-                f"and do not name their instruction: totals hold, but waits and copies in them cannot be told apart; "
+                f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
                 f"{GRAPHS_OFF} shows them"
             )
 
@@ -302,7 +303,7 @@ def _program_names(space: XSpace) -> dict[int, str]:
 
 
 def _versions(space: XSpace) -> Mapping[str, str]:
-    """``jax_version`` and ``jaxlib_version``, which JAX writes since 0.9."""
+    """Return ``jax_version`` and ``jaxlib_version``, which JAX writes since 0.9."""
     found = {}
     for plane in space.planes:
         if plane.name == METADATA:

@@ -1,4 +1,4 @@
-"""The steps of one GPU. CUPTI times what ran on each stream; that a stream waited shows only as idle time of it."""
+"""Steps of one GPU. CUPTI times what ran on each stream; a wait of a stream shows only as its idle time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _FAR = np.int64(1) << np.int64(60)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _OTHER_COPIES = (kinds.OTHER_TO_HOST, kinds.OTHER_FROM_HOST)
 MANY = 0.8
-"""Step annotations are followed if so many of them have the same number of runs in them."""
+"""The share of step annotations that must have the same number of runs in them. Only then the annotations are
+followed."""
 
 
-def main_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
-    """The program that took the most of the device's time: among those with host transfers if there are any."""
+def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
+    """Return the program that took the most of the GPU's time, among those with host transfers if there are any."""
     time, count = found.spent
     programs = found.table("program")
     times = {
@@ -43,7 +44,7 @@ def main_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]
     return max(candidates, key=lambda number: (times[number], -number), default=None)
 
 
-def measure_gpu(
+def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is known of its program and its launches)
     name: str,
     found: DeviceEvents,
     program: int,
@@ -52,7 +53,7 @@ def measure_gpu(
     launched: LaunchTimes,
     most_bytes_per_s: float,
 ) -> MeasuredDevice | None:
-    """The steps of ``program`` on one GPU; None where none of its operations is on a stream."""
+    """Return the steps of ``program`` on one GPU, or None where none of its operations is on a stream."""
     own = found.flags(found.table("program") == program)
     main = _main_stream(found, program)
     if main is None:
@@ -63,7 +64,7 @@ def measure_gpu(
         run = _run_by_mark(found, own, run, runs.mark, marks.around(launched(found.correlation[own])))
     step_of_run, numbers, aside, said = _steps(main, places, runs, marks, launched, found)
     notes += said
-    is_one_each = len(numbers) == len(step_of_run)  # each run is a step of its own
+    is_one_each = len(numbers) == len(step_of_run)  # each run is one step
     step = run if is_one_each else np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
     begin, end = _windows(found, step, len(numbers))
     windows = (begin, end) if is_one_each else _windows(found, run, max(len(runs), 1))
@@ -95,7 +96,7 @@ def measure_gpu(
 
 
 def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
-    """The stream with the most work of the program."""
+    """Return the stream with the most work of the program."""
     is_own = (found.table("program") == program) & (found.spent[1] > 0)
     work = is_own & _is_kind(found, kinds.COMPUTE)
     if not work.any():
@@ -115,12 +116,12 @@ def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
 def _run_of(
     found: DeviceEvents, own: Flags, main: Stream, places: Ints, runs: Runs, joined: ProgramJoin | None
 ) -> Ints:
-    """The run of every event of the program, -1 for others and for those before the first.
+    """Return the run of every event of the program, -1 for others and for those before the first.
 
-    By time: what begins after a run's first operation on the main stream is of it. What begins between the last
-    operation of one run and the first of the next may be of either: of the next if the schedule has it ahead of that
-    operation, or has the transfer's dones ahead of the last one; or, where it is no transfer, if it is nearer to the
-    schedule's begin.
+    Time decides: an event that begins after a run's first operation on the main stream belongs to it. An event that
+    begins between the last operation of one run and the first of the next may belong to either. It belongs to the next
+    one if the schedule has it before that operation, or has the wait for the transfer before the last one. An event
+    that is no transfer also does if it is nearer to the begin of the schedule.
     """
     run = np.full(len(found.start_ps), -1, np.int64)
     if not len(runs):
@@ -132,7 +133,7 @@ def _run_of(
     start, op = (found.start_ps, found.op) if event is None else (found.start_ps[event], found.op[event])
     each = np.diff(np.searchsorted(start, begins), prepend=0, append=len(start))
     index = np.repeat(np.arange(-1, len(begins)), each)
-    # none is between before the first run's end, or behind the last one's begin
+    # nothing lies between runs before the end of the first one, or after the begin of the last one
     place = np.flatnonzero(start >= np.repeat(np.concatenate(([_LEAST], ends[:-1], [_MOST])), each))
     before, behind = np.maximum(index[place], 0), np.minimum(index[place] + 1, len(first) - 1)
     op = op[place]
@@ -151,7 +152,7 @@ def _run_of(
 
 
 def _run_by_mark(found: DeviceEvents, own: Flags, run: Ints, of_run: Ints, mark: Ints) -> Ints:
-    """The run of every event by the step annotation in which it was launched, where that is known."""
+    """Return the run of every event by the step annotation in which it was launched, where that is known."""
     place = np.minimum(np.searchsorted(of_run, mark), len(of_run) - 1)
     by_mark = np.full(len(found.start_ps), -1, np.int64)
     by_mark[own] = np.where(of_run[place] == mark, place, -1)
@@ -166,7 +167,7 @@ def _steps(
     launched: LaunchTimes,
     found: DeviceEvents,
 ) -> tuple[Ints, Ints, dict[int, SetAsideReason], list[str]]:
-    """The step of each run, the numbers of the steps, steps to set aside, and what to note."""
+    """Return the step of each run, the numbers of the steps, steps to set aside, and notes."""
     count = max(len(runs), 1)
     one_each = np.arange(count)
     if marks is None or not len(marks.number) or not len(runs):
@@ -197,7 +198,7 @@ def _steps(
 
 
 def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
-    """From the first to the last event of each step."""
+    """Return the times of the first and of the last event of each step."""
     start, finish = found.start_ps, found.end_ps
     if len(step) and int(np.min(step)) < 0:
         own = np.flatnonzero(step >= 0)
@@ -205,7 +206,7 @@ def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
     begin, end = np.full(steps, _FAR, np.int64), np.full(steps, -_FAR, np.int64)
     begin[step[::-1]] = start[::-1]  # sorted: the earliest is written last
     np.maximum.at(end, step, finish)
-    begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is an empty one
+    begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is empty
     end[:-1] = np.minimum(end[:-1], begin[1:])
     return begin, np.maximum(end, begin)
 
@@ -243,12 +244,12 @@ def _busy(found: DeviceEvents) -> Busy:
 
 
 def _is_kind(found: DeviceEvents, *wanted: int) -> Flags:
-    """Which ops are of one of these kinds."""
+    """Return which ops are of one of these kinds."""
     return np.isin(found.table("kind"), wanted)
 
 
 def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Work:
-    """What runs within ``[first_ps, last_ps)``."""
+    """Return the work that runs within ``[first_ps, last_ps)``."""
     until = int(np.searchsorted(found.start_ps, last_ps))
     chosen = np.flatnonzero(found.end_ps[:until] > first_ps)
     kind = found.table("kind")[found.op[chosen]]
@@ -267,7 +268,7 @@ def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Wor
 # ---- which steps count
 
 
-def _set_aside(
+def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each an array of its own)
     found: DeviceEvents,
     step: Ints,
     moving: Ints,
@@ -276,7 +277,7 @@ def _set_aside(
     most_bytes_per_s: float,
     aside: dict[int, SetAsideReason],
 ) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...]]:
-    """The reason for which each step does not count, "" for those that do; and what was seen."""
+    """Return the reason for which each step does not count ("" for those that do), and what was seen."""
     count = len(time_ps)
     reasons: list[SetAsideReason | Literal[""]] = [aside.get(number, "") for number in range(count)]
     details = [""] * count
@@ -308,8 +309,10 @@ def _set_aside(
 
 
 def _is_fixed(found: DeviceEvents, joined: ProgramJoin | None) -> Flags:
-    """Which ops run equally often in every step: not those in a branch, or in a loop whose turns the module does not
-    tell."""
+    """Return which ops run equally often in every step.
+
+    Ops in a branch do not, nor those in a loop whose number of iterations is not in the module.
+    """
     fixed = np.ones(len(found.ops), np.bool_)
     if joined is not None:
         free = joined.data_dependent
@@ -319,7 +322,7 @@ def _is_fixed(found: DeviceEvents, joined: ProgramJoin | None) -> Flags:
 
 
 def _missing_ends(seen: Ints, expected: Ints, rank: Ints) -> tuple[bool, bool]:
-    """Whether the ops that the schedule has first, or last, are among those that are missing."""
+    """Return whether the first ops of the schedule, and whether the last ones, are among those that are missing."""
     known = np.flatnonzero((expected > 0) & (rank >= 0))
     if not len(known):
         return True, True

@@ -1,4 +1,4 @@
-"""What the host's plane tells of a device's run: step annotations, and when each operation was launched."""
+"""Facts from the host's plane about a device's run: step annotations, and when each operation was launched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CORRELATION, _STEP = "correlation_id", "step_num"
 
 
 def step_marks(space: XSpace) -> StepMarks | None:
-    """The step annotations (``jax.profiler.StepTraceAnnotation``) of the thread that has the most; None without any."""
+    """Return the step annotations (``jax.profiler.StepTraceAnnotation``) of the thread that has the most, or None."""
     best: Columns | None = None
     for plane in _planes(space, _STEP):
         for line in plane.lines:
@@ -37,17 +37,17 @@ def _planes(space: XSpace, stat: str) -> list[Plane]:
 
 
 class Launches:
-    """When driver calls returned, by correlation id. Read when it is first asked for."""
+    """The times at which driver calls returned, by correlation id. They are read when they are first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._space = space
 
     def any(self) -> bool:
-        """Whether there is a driver call at all."""
+        """Return whether there is a driver call at all."""
         return bool(len(self._calls[0]))
 
     def __call__(self, correlation: Ints) -> Ints:
-        """For each correlation id the end of its driver call, -1 where there is none."""
+        """Return for each correlation id the end of its driver call, -1 where there is none."""
         numbers, ends = self._calls
         if not len(numbers):
             return np.full(len(correlation), -1, np.int64)

@@ -1,7 +1,7 @@
-"""Measures the traces of many hosts: one file each, by processes here or by the workers of a Dask cluster.
+"""Measurement of the traces of many hosts: one file each, in processes here or on the workers of a Dask cluster.
 
-Each file comes to a ``MeasuredFile`` or to a line that says why not, and one that fails ends nothing but itself. What
-comes out is in the order of the files, whichever was ready first.
+Each file gives a ``MeasuredFile`` or a line that says why not. A file that fails does not affect the others. The
+results are in the order of the files, whichever was ready first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hloinspect.inputs.classify import is_url
 from hloinspect.measure.outcome import Outcome, Say, Unread, outcome_of
 
 SMALL_BYTES = 1 << 24
-"""Files that are together no larger are measured in this process: starting others would take longer."""
+"""The total size up to which files are measured in this process: starting others would take longer."""
 
 _TICK_S = 0.5
 
@@ -27,11 +27,11 @@ _TICK_S = 0.5
 def measure_files(
     paths: Sequence[str], *, jobs: int | None = None, scheduler: str | None = None, on_progress: Say | None = None
 ) -> tuple[Outcome, ...]:
-    """What each of several files (paths or URLs) comes to, in their order.
+    """Return the outcome of each of several files (paths or URLs), in their order.
 
-    ``jobs`` processes measure a file each; 1 is this process, None as many as there are files and processors, and this
-    one if the files are small. With ``scheduler``, an address, a Dask cluster does it. Raises HloInspectError where
-    that cannot be reached.
+    ``jobs`` processes measure a file each. With 1 it is this process. With None there are as many as there are files
+    and processors, or this one if the files are small. With ``scheduler``, an address, a Dask cluster measures them.
+    Raises HloInspectError where that cannot be reached.
     """
     progress = _Counted(len(paths), on_progress)
     if scheduler is not None:
@@ -51,7 +51,7 @@ def measure_files(
 
 
 def _processes(paths: Sequence[str], jobs: int | None) -> int:
-    """How many processes measure: never more than files."""
+    """Return the number of processes that measure: never more than files."""
     if jobs is not None:
         return max(1, min(jobs, len(paths)))
     if len(paths) < 2 or (not any(map(is_url, paths)) and _size(paths) <= SMALL_BYTES):
@@ -64,14 +64,14 @@ def _size(paths: Sequence[str]) -> int:
 
 
 def _sharing(outcome: Outcome, modules: dict[bytes, bytes]) -> Outcome:
-    """Hosts run one program: its module is kept once, however often it was sent."""
+    """Return an outcome that shares its module with those of other hosts: all hosts run one program, kept once."""
     if isinstance(outcome, Unread) or outcome.module is None:
         return outcome
     return replace(outcome, module=modules.setdefault(outcome.module, outcome.module))
 
 
 class _Counted:
-    """Says how many files are done."""
+    """A count of finished files that is shown to the user."""
 
     def __init__(self, total: int, on_progress: Say | None) -> None:
         self._total = total
@@ -79,7 +79,7 @@ class _Counted:
         self._report = on_progress
 
     def tick(self, done: int | None = None) -> None:
-        """Says it, again or with a new number."""
+        """Show the count, again or with a new number."""
         self._done = self._done if done is None else done
         if self._report is not None:
             filled = 20 * self._done // self._total
@@ -90,9 +90,9 @@ class _Counted:
 
 
 class _Pool:
-    """Workers of one process each, with one file at a time: so it is known whose file a worker died of.
+    """Workers of one process each, with one file at a time, so that the file on which a worker died is known.
 
-    (A pool of several is broken as a whole when one of its processes is killed, and does not say which.)
+    (A pool of several is broken as a whole when one of its processes is killed, and does not name it.)
     """
 
     def __init__(self, workers: int) -> None:
@@ -100,7 +100,7 @@ class _Pool:
         self._context = multiprocessing.get_context("spawn")  # the caller may have threads, jax's among them
 
     def run(self, paths: Sequence[str], tick: Callable[[], None]) -> Iterator[tuple[int, Outcome]]:
-        """Each file's number and outcome, in the order in which they are ready."""
+        """Yield the number and outcome of each file, in the order in which they are ready."""
         waiting = list(enumerate(paths))[::-1]
         running: dict[Future[Outcome], tuple[int, int]] = {}
         try:
@@ -127,7 +127,7 @@ class _Pool:
         number, path = waiting.pop()
         try:
             future = self._executor(worker).submit(outcome_of, path)
-        except BrokenProcessPool:  # it died with nothing to do
+        except BrokenProcessPool:  # it died while idle
             self._workers[worker] = None
             future = self._executor(worker).submit(outcome_of, path)
         running[future] = (worker, number)
@@ -151,5 +151,5 @@ class _Pool:
 
 
 def _begin_worker() -> None:
-    """An interrupt ends a worker at once and without words: the one that started it says what happened."""
+    """Make an interrupt end a worker at once and without words: the process that started it says what happened."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,8 +1,9 @@
-"""From an event's ``hlo_op`` to what the instruction is: by the module in the trace, climbing out of fusions and async
-computations to the instruction that the runtime executes.
+"""Join of a trace's events with instructions, by the module in the trace.
 
-Names are unique in a module (hlo_instruction.cc, ``UniquifyName``), so a name is enough. A slice's copy names the hero
-inside the fusion inside the async computation (docs/trace.md); what counts is the start that began it all.
+An event's ``hlo_op`` may name an instruction inside of fusions and async computations. The join climbs from there to
+the instruction that the runtime executes. Names are unique in a module (hlo_instruction.cc, ``UniquifyName``), so a
+name is enough. A slice's copy names the hero inside the fusion inside the async computation (docs/trace.md); the result
+is the start that all of them belong to.
 """
 
 from __future__ import annotations
@@ -40,9 +41,12 @@ MAX_CLIMB = 64
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What an instruction is. ``name`` is the one that the runtime executes, ``rank`` its place in the schedule of the
-    whole program (-1 where it has none); ``role`` is that of an async pair's half, and
-    ``pair`` tells which: starts that share a context around a loop have one number, 0 is none."""
+    """The description of an instruction.
+
+    ``name`` is the one that the runtime executes, ``rank`` its place in the schedule of the whole program (-1 where it
+    has none). ``role`` is that of an async pair's half, and ``pair`` the number of the pair: starts that share a
+    context around a loop have one number, and 0 is none.
+    """
 
     kind: str
     name: str
@@ -58,8 +62,10 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A while: the ranks of its condition and body, ``[first, last]``, and how often its body runs in a step (0 where
-    the module does not tell)."""
+    """A while loop: the ranks of its condition and body, ``[first, last]``, and how often its body runs in a step.
+
+    The number is 0 where the module does not give it.
+    """
 
     first: int
     last: int
@@ -67,7 +73,7 @@ class Loop:
 
 
 class ProgramJoin:
-    """A module as what events are joined to."""
+    """A module with what is needed to join events to it."""
 
     def __init__(self, offload: Offload) -> None:
         self.offload = offload
@@ -86,7 +92,8 @@ class ProgramJoin:
         self._first, self._sites, self.loops = _layout(offload)
 
     def _transfers_by_done(self) -> dict[Key, int]:
-        """The transfer that each done waits for: of several starts that share a context around a loop, the first."""
+        """Return the transfer for which each done waits: of several starts that share a context around a loop, the
+        first."""
         first: dict[Key, int] = {}
         for transfer in self.offload.transfers:
             key = self._pairs.start_keys.get((transfer.computation, transfer.start))
@@ -95,7 +102,7 @@ class ProgramJoin:
         return {done: first[key] for done, key in self._pairs.done_keys.items() if key in first}
 
     def rank(self, computation: str, index: int) -> int:
-        """The place of an instruction in the schedule of the whole program, loops and calls written out once."""
+        """Return the place of an instruction in the schedule of the whole program, loops and calls written out once."""
         first = self._first.get(computation)
         if first is None:
             return -1
@@ -104,8 +111,10 @@ class ProgramJoin:
 
     @property
     def data_dependent(self) -> tuple[tuple[int, int], ...]:
-        """Stretches of the schedule, by rank, that do not run equally often in every step: branches, and loops whose
-        turns the module does not tell."""
+        """Return the intervals of the schedule, by rank, that do not run equally often in every step.
+
+        They are branches, and loops whose number of iterations is not in the module.
+        """
         branches = [
             (self._first[name], self._first[name] + len(self.module.computations[name]) - 1)
             for name in self.offload.program.conditional
@@ -114,7 +123,7 @@ class ProgramJoin:
         return (*branches, *((loop.first, loop.last) for loop in self.loops if not loop.iterations))
 
     def done_ranks(self, pair: int) -> tuple[int, ...]:
-        """Where the program waits for what a pair's start began, in order; empty for 0."""
+        """Return the places at which the program waits for a pair, in order; empty for pair 0."""
         if self._done_ranks is None:
             found: dict[int, list[int]] = {}
             for (computation, name), key in self._pairs.done_keys.items():
@@ -125,7 +134,7 @@ class ProgramJoin:
         return self._done_ranks.get(pair, ())
 
     def find(self, name: str) -> Joined | None:
-        """What the instruction of that name is; None where the module has none."""
+        """Return the description of the instruction of that name, or None where the module has none."""
         if name not in self._known:
             self._known[name] = self._find(name)
         return self._known[name]
@@ -197,7 +206,7 @@ class ProgramJoin:
 
 
 def _is_collective(module: Module, computation: Computation, instruction: Instruction) -> bool:
-    """Whether it is a collective, or a half of one, or an async start or done around one."""
+    """Return whether an instruction is a collective, or a half of one, or an async start or done around one."""
     if instruction.done_of and instruction.operands:
         if instruction.done_of in COLLECTIVES:
             return True
@@ -223,9 +232,12 @@ def _is_collective(module: Module, computation: Computation, instruction: Instru
 def _layout(
     offload: Offload,
 ) -> tuple[dict[str, int], dict[str, tuple[list[int], list[int]]], tuple[Loop, ...]]:
-    """The rank of each executed computation's first instruction; where it calls others, and by how much those before
-    each call, and all, move what is behind them; and the loops. A computation that is called from several places stands
-    at the first."""
+    """Return the layout of the schedule of the whole program.
+
+    It has the rank of each executed computation's first instruction; the places where a computation calls others, with
+    the number of ranks that those before each call, and all, add to what follows; and the loops. A computation that is
+    called from several places stands at the first.
+    """
     program = offload.program
     sites: dict[str, list[tuple[int, str]]] = {name: [] for name in program.order}
     for site in program.call_sites:
@@ -262,20 +274,20 @@ def _layout(
 
 
 def _body_last(instruction: Instruction, callee: str) -> int:
-    """A while's condition runs before its body."""
+    """Return a key that puts a while's condition before its body."""
     return int(callee in instruction.called.get("body", ()))
 
 
 def module_name(path: str, program: int) -> str:
-    """What errors call the module of a program in a trace."""
+    """Return the name of a program's module for errors."""
     return f"{path}: program {program}"
 
 
 @lru_cache(maxsize=2)
 def join_of(proto: bytes, name: str) -> ProgramJoin:
-    """The module to join to; the last ones are kept, as measuring and reporting both need the step's.
+    """Return the module to join to. The last ones are kept, as measuring and reporting both need the step's.
 
-    Raises InputError, which begins with ``name``, where it cannot be read or followed.
+    Raises InputError, which begins with ``name``, where the module cannot be read or followed.
     """
     try:
         return ProgramJoin(find_offload(load_module_bytes(proto, name)))
@@ -284,7 +296,7 @@ def join_of(proto: bytes, name: str) -> ProgramJoin:
 
 
 def first_of(names: Iterable[str], count: int = 3) -> str:
-    """Some of many names, for a sentence."""
+    """Return the first of many names, for a sentence."""
     every = list(names)
     more = f" and {len(every) - count} more" if len(every) > count else ""
     return ", ".join(every[:count]) + more

@@ -1,24 +1,25 @@
-"""What one trace comes to: for each device its steps, and in each step every transfer. Small, and picklable.
+"""Measurement of one trace: for each device its steps, and in each step every transfer. It is small, and picklable.
 
 The words, on every platform (docs/trace.md has them for users):
 
 * **Window of a step.** TPU: the event on ``XLA Modules``. GPU: from the first to the last event of one run of the
   program, or of the runs in one step annotation. The time between steps belongs to none.
 * **Compute** is all that the device does within its own memory: kernels, memsets, copies within device memory, a TPU's
-  prefetches. Of any program. **Collectives** and **transfers** (of the step's program) are told by the module first.
+  prefetches. Of any program. **Collectives** and **transfers** (of the step's program) are identified by the module
+  first.
 * **compute + collective_exposed + exposed + idle = time**, to the picosecond. Each is a union over all streams:
   compute; collectives without compute; transfers without either; and the complement of all three. Copies that no
   instruction of the program makes (``device_put``, callbacks) are in none of them: where nothing else runs, that time
   is idle.
-* **Stall, TPU**: duration of the transfers' dones on ``XLA Ops``. A transfer's **duration** is then its *window*, from
-  start to the end of its done: a TPU's trace does not say when a copy moves.
+* **Stall, TPU**: duration of the transfers' ``-done`` operations on ``XLA Ops``. A transfer's **duration** is then its
+  *window*, from start to the end of its wait: a TPU's trace does not say when a copy moves.
 * **Stall, GPU**: a gap ``[g0, g1)`` of the main stream (the stream with the most work of the program) belongs to what
-  ended within it and has its done between the operations around it. In the order of the dones each is charged the time
-  from ``g0``, or the end of those before it, to its own end; only transfers are charged, a collective or a slice takes
-  its part and is nobody's wait. They are charged only if the host had launched the operation at ``g1`` (the end of its
+  ended within it and has its wait between the operations around it. In the order of the waits each is charged the time
+  from ``g0``, or the end of those before it, to its own end. Only transfers are charged: the part of a collective or a
+  slice is no transfer's wait. They are charged only if the host had launched the operation at ``g1`` (the end of its
   launch event, by correlation id) by the time that the last of them ended; else the whole gap is **host_bound**. After
   the last operation of a run there is nothing to launch. A transfer on the main stream is waited for as it lasts.
-* **Cover** of a transfer: how much of its duration compute or collectives run, on whatever stream.
+* **Cover** of a transfer: the part of its duration in which compute or collectives run, on any stream.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class TransferFigures:
-    """One transfer in one step: all its runs together, times in ps."""
+    """One transfer in one step: all its executions together, times in ps."""
 
     events: int
     bytes: int
@@ -52,7 +53,7 @@ class TransferFigures:
 
     @property
     def exposed_ps(self) -> int:
-        """Time in which it ran and neither compute nor a collective did."""
+        """Return the time in which it ran while neither compute nor a collective did."""
         return self.duration_ps - self.cover_ps
 
 
@@ -87,7 +88,7 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """The steps of one program on one device, as columns with one element a step, in order of time.
+    """The steps of one program on one device, as columns with one element for each step, in order of time.
 
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
@@ -110,12 +111,12 @@ class MeasuredDevice:
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:
-        """Which steps count."""
+        """Return which steps count."""
         return np.array([not reason for reason in self.set_aside], np.bool_)
 
     @property
     def steps(self) -> Iterator[StepFigures]:
-        """The same, a step at a time."""
+        """Yield the steps one by one."""
         for index in range(len(self.numbers)):
             yield StepFigures(
                 number=int(self.numbers[index]),
@@ -132,7 +133,8 @@ class MeasuredDevice:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSeen:
-    """A program that ran. ``runs`` are counted on the device that ran it most, ``device_ps`` summed over all.
+    """A program that ran. ``runs`` are counted on the device that ran it most, ``device_ps`` is summed over all
+    devices.
 
     ``transfers`` is the number of host transfers in its module, None where the trace has no module of it.
     """
@@ -157,7 +159,8 @@ class OtherCopies:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What the trace does not tell, why, and what would (a line each). ``affects`` is time or transfers."""
+    """A fact that the trace does not show, why, and what would show it (a line each). ``affects`` is time or
+    transfers."""
 
     reason: str
     remedy: str
@@ -169,8 +172,9 @@ class MeasuredFile:
     """One trace, measured.
 
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
-    device time by what told what an event is: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in command
-    buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as one event.
+    device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
+    command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
+    one event.
     """
 
     path: str

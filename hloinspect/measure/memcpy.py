@@ -1,7 +1,7 @@
 """Rates of host copies on a GPU, from the memcpy events of its trace.
 
-CUPTI times each copy on its engine and names the memory at both ends (``memcpy_details``); which HLO instruction it
-belongs to does not matter here.
+CUPTI times each copy on its engine and names the memory at both ends (``memcpy_details``). The HLO instruction of a
+copy does not matter here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from hloinspect.profiles.xplane import Plane
 from hloinspect.timeline.intervals import union
 
 LARGE_BYTES = 1 << 23
-"""Copies from this size on tell a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""
+"""The size from which on copies give a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""
 
 MIN_COPIES = 3
-"""A figure rests on at least so many copies."""
+"""The least number of copies for a figure."""
 
 ALONE_SHARE, TOGETHER_SHARE = 0.02, 0.5
-"""A copy is alone if the other direction is busy for at most 2 % of its time, together with it from one half on."""
+"""The shares of a copy's time for which the other direction is busy: at most 2 % if it is alone, half or more if
+together."""
 
 FIT_COPIES, FIT_SIZES, FIT_SPAN = 8, 3, 16.0
-"""Start-up time is fitted to at least so many copies of so many sizes, the largest 16 times the smallest or more."""
+"""The least evidence for a start-up time: the number of copies, of their sizes, and the ratio of the largest to the
+smallest size."""
 
 FIT_POINTS = 400
 HostMemory = Literal["pinned", "pageable", "unstated"]
@@ -46,8 +48,8 @@ PINNED: Final = "pinned"
 PAGEABLE: Final = "pageable"
 UNSTATED: Final = "unstated"
 ROCM = (
-    "a ROCm trace does not tell: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops the "
-    "device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
+    "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops "
+    "the device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
 )
 _DEVICE = frozenset({"device", "device_static"})
 _HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}
@@ -57,7 +59,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class CopyKind:
-    """What ``memcpy_details`` says: direction, host memory (pinned, pageable, or unstated in old traces), and bytes."""
+    """The content of ``memcpy_details``: direction, host memory (pinned, pageable, or unstated in old traces), and
+    bytes."""
 
     direction: Direction
     memory: HostMemory
@@ -65,9 +68,11 @@ class CopyKind:
 
 
 def copy_kind(details: str, name: str) -> CopyKind | None:
-    """Reads ``kind_src:device kind_dst:pinned size:4096 dest:0 async:1`` as tokens, or the ``size:N dest:D async:B`` of
-    before 2021, where the event's ``name`` has the direction. None for a copy that is not between host and device, or
-    not told to be."""
+    """Return what the details of a copy say, or None for a copy that is not (known to be) between host and device.
+
+    They are tokens like ``kind_src:device kind_dst:pinned size:4096 dest:0 async:1``, or before 2021 ``size:N dest:D
+    async:B``, where the event's ``name`` has the direction.
+    """
     tokens = dict(token.split(":", 1) for token in details.split() if ":" in token)
     size = tokens.get("size", "")
     if not (size.isascii() and size.isdecimal() and len(size) < 16):
@@ -84,15 +89,17 @@ def copy_kind(details: str, name: str) -> CopyKind | None:
 
 
 def is_rocm(plane: Plane) -> bool:
-    """Whether a device plane is AMD's."""
+    """Return whether a device plane is AMD's."""
     return plane.stats.get("device_vendor") == "AMD" or any("(Kernel" in line.name for line in plane.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The host copies of one device, sorted by start. ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index
-    into (pinned, pageable, unstated). ``other`` counts memory copies that are not between host and device,
-    ``impossible`` those that were set aside."""
+    """The host copies of one device, sorted by start.
+
+    ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index into (pinned, pageable, unstated). ``other`` counts
+    memory copies that are not between host and device, ``impossible`` those that were set aside.
+    """
 
     start_ps: Ints
     end_ps: Ints
@@ -108,7 +115,7 @@ _MEMORIES: tuple[HostMemory, ...] = (PINNED, PAGEABLE, UNSTATED)
 
 
 def host_copies(plane: Plane) -> Copies:
-    """The host copies in the trace of one GPU. Raises InputError where its events are damaged."""
+    """Return the host copies in the trace of one GPU. Raises InputError where its events are damaged."""
     parts: list[tuple[Ints, ...]] = []
     other = 0
     for line in plane.lines:
@@ -141,7 +148,9 @@ def host_copies(plane: Plane) -> Copies:
 @dataclass(frozen=True, slots=True)
 class _Sample:
     """Copies of one direction and memory. ``other`` is the share of a copy's time in which the other direction ran.
-    Copies that shared their own direction with another one are not in it."""
+
+    It has no copies that shared their direction with another one.
+    """
 
     time_ps: Floats
     bytes: Floats
@@ -149,17 +158,17 @@ class _Sample:
 
 
 def measure_copies(devices: Iterable[Copies], most_bytes_per_s: float) -> Measurement:
-    """Rates of host copies: of each direction alone, the factor with both on, and the start-up time of a copy.
+    """Measure the rates of host copies: each direction alone, the factor with both on, and the start-up time of a copy.
 
-    Each is a median over large copies of all devices, from pinned memory where there are such, else from memory that
-    an old trace does not name. Pageable memory, which no offload uses, is only told of in the notes. Copies faster than
+    Each is a median over large copies of all devices, from pinned memory where there are such, else from memory that an
+    old trace does not name. Pageable memory, which no offload uses, is only in the notes. Copies faster than
     ``most_bytes_per_s``, the rate of the device's own memory, cannot be true and are set aside.
     """
     every = [_possible(device, most_bytes_per_s) for device in devices]
     samples = {(d, m): _sample(every, d, m) for d in _DIRECTIONS for m in _MEMORIES}
     notes = [note for d in _DIRECTIONS if (note := _pageable_note(d, samples[d, PAGEABLE]))]
     if other := sum(device.other for device in every):
-        notes.append(f"{other:,} copies are not told to be between host and device")
+        notes.append(f"{other:,} copies are not known to be between host and device")
     if impossible := sum(device.impossible for device in every):
         notes.append(f"{impossible:,} copies are faster than the device's own memory and were set aside")
     if not any(len(device.bytes) for device in every):
@@ -207,7 +216,7 @@ def _sample(devices: Sequence[Copies], direction: Direction, memory: HostMemory)
 
 
 def _covered(start: Ints, end: Ints, busy: Sequence[tuple[int, int]]) -> Floats:
-    """How much of each ``[start, end)`` a union covers."""
+    """Return how much of each ``[start, end)`` a union covers."""
     if not busy:
         return np.zeros(len(start), np.float64)
     begins, ends = (np.array(column, np.int64) for column in zip(*busy, strict=True))
@@ -223,7 +232,7 @@ def _covered(start: Ints, end: Ints, busy: Sequence[tuple[int, int]]) -> Floats:
 
 
 def _undisturbed(start: Ints, end: Ints) -> NDArray[np.bool_]:
-    """Which of the copies, sorted by start, overlap no other of the same direction."""
+    """Return which of the copies, sorted by start, overlap no other of the same direction."""
     reached = np.maximum.accumulate(end)
     first = np.concatenate(([True], start[1:] >= reached[:-1]))
     return first & np.concatenate((end[:-1] <= start[1:], [True]))
@@ -236,10 +245,11 @@ def _best(samples: Mapping[tuple[Direction, HostMemory], _Sample], direction: Di
 
 
 def _latency(sample: _Sample) -> tuple[float, int] | None:
-    """Start-up time in ps, and how many copies it rests on; None where sizes do not vary enough, or where it vanishes.
+    """Return the start-up time in ps and the number of copies that it rests on.
 
-    The slope of time over size is the median of the slopes of all pairs (Theil and Sen), each weighted by how far their
-    sizes lie apart; the start-up time is then the median rest of the smaller half.
+    Return None where sizes do not vary enough, or where the time vanishes. The slope of time over size is the median of
+    the slopes of all pairs (Theil and Sen), each weighted by the difference of their sizes. The start-up time is then
+    the median rest of the smaller half.
     """
     alone = sample.other <= ALONE_SHARE
     time, size = sample.time_ps[alone], sample.bytes[alone]
@@ -250,9 +260,11 @@ def _latency(sample: _Sample) -> tuple[float, int] | None:
     order = np.argsort(size, kind="stable")
     picked = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), FIT_POINTS)).astype(np.int64))]
     one, another = np.triu_indices(len(picked), 1)
-    apart = size[picked[another]] - size[picked[one]]
+    difference = size[picked[another]] - size[picked[one]]
     rise = time[picked[another]] - time[picked[one]]
-    slope = weighted_percentiles(rise[apart > 0] / apart[apart > 0], apart[apart > 0], (0.5,))[0]
+    slope = weighted_percentiles(rise[difference > 0] / difference[difference > 0], difference[difference > 0], (0.5,))[
+        0
+    ]
     small = size <= np.median(size)
     rest = float(np.median(time[small] - slope * size[small]))
     if not 0 < rest < np.min(time[size >= LARGE_BYTES]) / 2:
@@ -281,8 +293,11 @@ def _duplex(
     rates: Mapping[Direction, float],
     latencies: Mapping[Direction, tuple[float, int] | None],
 ) -> MeasuredFigure | LeftOut:
-    """For a copy that ran alone for one part of its time and beside the other direction for the rest:
-    bytes = rate x (alone + factor x together)."""
+    """Return the factor by which a direction is slower while the other runs, or why it is unknown.
+
+    It comes from copies that ran alone for one part of their time and beside the other direction for the rest: bytes =
+    rate x (alone + factor x together).
+    """
     factors, sizes = [np.zeros(0, np.float64)], [np.zeros(0, np.float64)]
     for direction, rate in rates.items():
         sample, start_up = samples[direction], latencies[direction]
@@ -329,4 +344,4 @@ def _sizes(size: Floats) -> str:
 
 
 def _of(memory: HostMemory) -> str:
-    return "host memory not told to be pinned" if memory == UNSTATED else f"{memory} memory"
+    return "host memory not known to be pinned" if memory == UNSTATED else f"{memory} memory"

@@ -1,4 +1,4 @@
-"""What one file of a trace, here or behind a URL, comes to: figures, or a line that says why not."""
+"""Outcome of one trace file, here or behind a URL: a measurement, or a line that says why there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ Say = Callable[[str], None]
 
 
 def measure_source(path: str, on_progress: Say | None = None) -> MeasuredFile:
-    """What a trace comes to that is a file here, or a URL: a copy is read then, and removed. Raises InputError."""
+    """Return the measurement of a trace that is a file here, or behind a URL. Raises InputError.
+
+    Of a URL a copy is read and then removed.
+    """
     if not is_url(path):
         return measure_file(path, on_progress=on_progress)
     here = Path()
@@ -40,12 +43,12 @@ def measure_source(path: str, on_progress: Say | None = None) -> MeasuredFile:
 
 
 def outcome_of(path: str) -> Outcome:
-    """The same, with failure as a result. This is what runs in another process, so it raises nothing."""
+    """Return the measurement, or the failure as a result. This runs in another process, so it raises nothing."""
     try:
         return measure_source(path)
     except HloInspectError as error:
         return Unread(path, str(error))
     except MemoryError:
         return Unread(path, f"{path}: does not fit into memory")
-    except Exception as error:  # of one file: the others are still worth their answer
+    except Exception as error:  # this concerns one file: the others still have results
         return Unread(path, f"{path}: internal error: {type(error).__name__}: {' '.join(str(error).split())}")

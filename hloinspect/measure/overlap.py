@@ -1,6 +1,6 @@
-"""What runs beside what, in every step of a device at once. GPU and TPU meet here: both come as ``Busy`` and ``Moves``.
+"""Overlap in every step of a device at once. GPU and TPU meet here: both give ``Busy`` and ``Moves``.
 
-``timeline.timeline.overlap`` computes the same for one timeline of Python objects; a test holds the two equal.
+``timeline.timeline.overlap`` computes the same for one timeline of Python objects; a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ TO_HOST, FROM_HOST, BOTH = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Transfers as they ran, one element each. ``direction`` is TO_HOST, FROM_HOST or BOTH (a copy within host memory);
-    ``transfer`` the program's, 0 for none; ``step`` an index of a window, -1 for none; ``wait_ps`` what is charged."""
+    """Transfers as they ran, one element each.
+
+    ``direction`` is TO_HOST, FROM_HOST or BOTH (a copy within host memory); ``transfer`` the program's, 0 for none;
+    ``step`` an index of a window, -1 for none; ``wait_ps`` the wait that is charged to it.
+    """
 
     start_ps: Ints
     end_ps: Ints
@@ -37,7 +40,7 @@ class Moves:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What a device does besides transfers, as unions over all of its streams."""
+    """The work of a device besides transfers, as unions over all of its streams."""
 
     compute: Spans
     collective: Spans
@@ -45,7 +48,7 @@ class Busy:
 
 
 def figures(begin: Ints, end: Ints, busy: Busy, moves: Moves, host_bound_ps: Ints) -> dict[str, Ints]:
-    """The columns of ``columns.FIGURES`` for the windows ``[begin, end)``, which are sorted and disjoint."""
+    """Return the columns of ``columns.FIGURES`` for the windows ``[begin, end)``, which are sorted and disjoint."""
     compute, collective = busy.compute, busy.collective
     to_host, from_host = (
         union(moves.start_ps[chosen], moves.end_ps[chosen])
@@ -81,9 +84,9 @@ def figures(begin: Ints, end: Ints, busy: Busy, moves: Moves, host_bound_ps: Int
 def transfer_figures(
     steps: int, busy: Busy, moves: Moves, alone: NDArray[np.bool_] | None
 ) -> dict[int, Mapping[str, Ints]]:
-    """For each transfer of the program the columns of ``TRANSFER_FIGURES``, one element a step.
+    """Return for each transfer of the program the columns of ``TRANSFER_FIGURES``, one element for each step.
 
-    ``alone`` says which moves ran alone, where that is known otherwise than by the times they ran (TPU windows).
+    ``alone`` says which moves ran alone, where that is not known from the times they ran (TPU windows).
     """
     cover = merge(busy.compute, busy.collective).within(moves.start_ps, moves.end_ps)
     if alone is None:
@@ -107,7 +110,7 @@ def transfer_figures(
 
 
 def company(moves: Moves) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which moves ran with the other direction off (and none beside it in its own), and which with it on."""
+    """Return which moves ran with the other direction off (and no other in their own), and which with it on."""
     alone, together = np.zeros(len(moves), np.bool_), np.zeros(len(moves), np.bool_)
     for direction in (TO_HOST, FROM_HOST):
         own = np.flatnonzero(moves.direction == direction)
@@ -129,7 +132,7 @@ def company(moves: Moves) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 
 
 def _sum(cell: Ints, value: Ints, size: int) -> Ints:
-    """Sums of integers by cell; cells below 0 are left out. Exact, unlike ``bincount`` with weights."""
+    """Return the sum of integers by cell. Cells below 0 are left out. It is exact, unlike ``bincount`` with weights."""
     total = np.zeros(size, np.int64)
     chosen = cell >= 0
     np.add.at(total, cell[chosen], value[chosen])

@@ -1,9 +1,9 @@
 """Rates of the host link of a TPU, fitted to the waits of its trace.
 
-A TPU's trace has no event for a copy: ``Async XLA Ops`` is the window from start to done, queueing and all. But the
-device's own line tells when each copy was started and how long each done waited. So the model that predicts waits
-(``predict/link.py``: a queue a direction, both slower while both run) is run over the events of a step, and its rates
-are fitted until its waits are those that were measured.
+A TPU's trace has no event for a copy: ``Async XLA Ops`` is the window from start to done, with the time in the queue.
+But the device's own line shows when each copy was started and how long each wait took. So the model that predicts waits
+(``predict/link.py``: one queue for each direction, both slower while both run) is run over the events of a step. Its
+rates are fitted until its waits are the measured ones.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from hloinspect.profiles.xplane import Columns, Line, Plane
 from hloinspect.profiles.xplane.embedded import program_id_of
 
 CLEAN_SHARE = 5 / 784
-"""A step is clean if its time is within this share of the median step: 5 ms of 784 ms. The others of that public trace,
-long and short ones in turn, show jumps of the clock."""
+"""The largest difference from the median step, as a share of it, of a clean step: 5 ms of 784 ms. The others of that
+public trace, alternately long and short, show jumps of the clock."""
 
 MIN_STEPS = 3
 MAX_MISFIT = 0.02
-"""The fit stands if its waits miss the measured ones by at most this share of their sum."""
+"""The largest sum of differences between fitted and measured waits, as a share of the waits, with which a fit is
+valid."""
 
 MAX_UNCERTAINTY = 0.02
-"""A rate stands if the waits tell it to this share of itself (one standard deviation)."""
+"""The largest standard deviation of a rate, as a share of it, with which the waits determine it."""
 
 MODULES, OPS = "XLA Modules", "XLA Ops"
 EventRole = Literal["start", "done", "synchronous"]
@@ -48,8 +49,11 @@ _NAMES = (H2D, D2H, DUPLEX)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A start or a done on the device's line in a step: the work before it (from the end of the one before) and its own
-    duration, medians over the clean steps, in ps. ``key`` is the pair; a synchronous transfer is both."""
+    """A start or a wait on the device's line in a step.
+
+    It has the work before it (from the end of the one before) and its own duration, medians over the clean steps, in
+    ps. ``key`` is the pair; a synchronous transfer is both.
+    """
 
     role: EventRole
     key: str
@@ -73,15 +77,18 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Rates in bytes a second, and the factor: only those that the waits tell. ``misfit`` is the sum of the absolute
-    differences, as a share of the sum of the waits."""
+    """Rates in bytes a second, and the factor: only those that the waits determine.
+
+    ``misfit`` is the sum of the absolute differences, as a share of the sum of the waits.
+    """
 
     figures: Mapping[str, float]
     misfit: float
 
 
 def offloads_of(modules: Mapping[int, bytes], name: str) -> tuple[dict[int, Offload], tuple[str, ...]]:
-    """Those embedded modules, by program id, that have host transfers; and what could not be read, in words."""
+    """Return those embedded modules, by program id, that have host transfers, and a text for each that could not be
+    read."""
     found: dict[int, Offload] = {}
     failed: list[str] = []
     for number, proto in modules.items():
@@ -99,7 +106,8 @@ def offloads_of(modules: Mapping[int, bytes], name: str) -> tuple[dict[int, Offl
 
 
 def steps_of(plane: Plane, offloads: Mapping[int, Offload]) -> list[Steps]:
-    """The typical step of each module with host transfers on one TPU; those without three clean steps are left out."""
+    """Return the typical step of each module with host transfers on one TPU. Those without three clean steps are left
+    out."""
     lines = {line.name: line for line in plane.lines}
     if MODULES not in lines or OPS not in lines:
         return []
@@ -127,7 +135,8 @@ _Role = tuple[EventRole, str, int, Direction, int]
 
 
 def _roles(offload: Offload) -> dict[str, _Role]:
-    """What the events of an instruction do: role, pair, transfer, direction, bytes. Names are unique in a module."""
+    """Return for each instruction what its events do: role, pair, transfer, direction, bytes. Names are unique in a
+    module."""
     roles: dict[str, _Role] = {}
     for transfer in offload.transfers:
         size = (transfer.id, transfer.direction, transfer.bytes)
@@ -150,7 +159,7 @@ _Step = tuple[int, tuple[tuple[_Role, ...], Floats, Floats]]
 def _events_in(
     ops: Columns, order: NDArray[np.int64], codes: Mapping[int, _Role], run: tuple[int, int]
 ) -> _Step | None:
-    """Of one run: how long it took, and of its starts and dones the role, the work before, and the duration."""
+    """Return the time of one run, and of its starts and waits the role, the work before, and the duration."""
     begin, end = run
     first, last = np.searchsorted(ops.start_ps[order], (begin, end))
     inside = order[first:last]
@@ -182,7 +191,7 @@ def _typical(device: str, module: str, steps: Sequence[_Step]) -> Steps:
 
 
 def modelled_waits(events: Sequence[Event], h2d: float, d2h: float, factor: float, latency_ps: float) -> Floats:
-    """The time in ms that the queue model makes each event of a step last; rates in bytes a second."""
+    """Return the time in ms that the queue model makes each event of a step last. Rates are in bytes a second."""
     alone = {H2D: h2d / 1e12, D2H: d2h / 1e12}
     both = {direction: rate * factor for direction, rate in alone.items()}
     link = Link(Rates(alone, both, latency_ps), lambda served: None)
@@ -204,9 +213,10 @@ def modelled_waits(events: Sequence[Event], h2d: float, d2h: float, factor: floa
 
 
 def fit_rates(events: Sequence[Event], latency_ps: float) -> Fit:
-    """Rates and duplex factor with which the model's waits come nearest to the measured ones (least squares).
+    """Return the rates and duplex factor with which the model's waits come nearest to the measured ones (least
+    squares).
 
-    What the waits do not tell is left out: a direction that nobody waited for, or the factor where the directions never
+    What the waits do not determine is left out: a direction without a wait, or the factor where the directions never
     ran at once.
     """
     waiting = np.array([event.role != _START for event in events])
@@ -234,12 +244,12 @@ def fit_rates(events: Sequence[Event], latency_ps: float) -> Fit:
         if np.abs(rest).sum() < _GOOD_MISFIT * total:
             break
     deviations = _deviations(_slopes_both_ways(residual, logs, rest, used), rest, total)
-    told = {
+    determined = {
         _NAMES[index]: float(np.exp(logs[index]))
         for index, deviation in zip(used, deviations, strict=True)
         if deviation <= MAX_UNCERTAINTY
     }
-    return Fit(told, float(np.abs(rest).sum()) / total)
+    return Fit(determined, float(np.abs(rest).sum()) / total)
 
 
 _BEGINNINGS = tuple((scale, factor) for scale in (0.7, 1.2, 2.0) for factor in (1.0, 0.7))
@@ -248,8 +258,10 @@ _MAX_ROUNDS = 30
 
 
 def _least_squares(residual: Callable[[Floats], Floats], logs: Floats, used: Sequence[int]) -> Floats:
-    """Levenberg's and Marquardt's method over the parameters ``used``: their logarithms at the minimum. The duplex
-    factor stays at or below 1."""
+    """Return the logarithms of the parameters ``used`` at the minimum, by the method of Levenberg and Marquardt.
+
+    The duplex factor stays at or below 1.
+    """
     damping, now = 1e-3, residual(logs)
     slopes = _slopes(residual, logs, now, used)
     for _ in range(_MAX_ROUNDS):
@@ -280,7 +292,7 @@ def _least_squares(residual: Callable[[Floats], Floats], logs: Floats, used: Seq
 def _slopes(
     residual: Callable[[Floats], Floats], logs: Floats, now: Floats, used: Sequence[int], step: float = -1e-5
 ) -> NDArray[np.float64]:
-    """Derivatives of the residuals, downwards as the factor may stand at its bound."""
+    """Return the derivatives of the residuals, taken downwards as the factor may be at its bound."""
     columns = []
     for index in used:
         moved = logs.copy()
@@ -292,16 +304,19 @@ def _slopes(
 def _slopes_both_ways(
     residual: Callable[[Floats], Floats], logs: Floats, now: Floats, used: Sequence[int]
 ) -> NDArray[np.float64]:
-    """The smaller of the derivatives to both sides. Where a faster link changes no wait but a slower one would, the
-    wait only says how slow the link is not."""
+    """Return the smaller of the derivatives to both sides.
+
+    Where a faster link changes no wait but a slower one would, the wait gives only a lower bound of the rate.
+    """
     down, up = (_slopes(residual, logs, now, used, step) for step in (-1e-3, 1e-3))
     return np.where(np.abs(down) < np.abs(up), down, up)
 
 
 def _deviations(slopes: NDArray[np.float64], rest: Floats, total_ms: float) -> Floats:
-    """Standard deviation of each parameter, as a share of it; infinite for one that some change of others makes up for.
+    """Return the standard deviation of each parameter, as a share of it.
 
-    The residuals' own spread counts, and at least a thousandth of the mean wait: waits are no better known than that.
+    It is infinite for one whose change others can compensate. The residuals' own spread counts, and at least a
+    thousandth of the mean wait: waits are not known better than that.
     """
     size, count = slopes.shape
     spread = max(float(np.sqrt(np.square(rest).sum() / max(1, size - count))), 1e-3 * total_ms / size)
@@ -319,7 +334,7 @@ def _deviations(slopes: NDArray[np.float64], rest: Floats, total_ms: float) -> F
 
 
 def measure_waits(devices: Iterable[Steps], latency_us: float) -> Measurement:
-    """Rates of the host link of a TPU from the typical steps of its devices: medians over devices and modules.
+    """Measure the rates of a TPU's host link from typical steps of its devices: medians over devices and modules.
 
     ``latency_us`` of a copy is taken as given: next to copies of gigabytes it does not show.
     """
@@ -356,4 +371,4 @@ def _figure(name: str, values: Sequence[float], count: int, sizes: set[int]) -> 
 def _why(devices: Sequence[Steps]) -> str:
     if not devices:
         return f"no module with host transfers and {MIN_STEPS} clean steps"
-    return "the waits do not tell it: nothing waits for such copies, or the directions never run at once"
+    return "the waits do not show it: nothing waits for such copies, or the directions never run at once"

@@ -1,4 +1,4 @@
-"""Where each run of a program begins on the main stream of a GPU: by the schedule, or by what else tells."""
+"""Begin of each run of a program on the main stream of a GPU, from the schedule or other evidence."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from hloinspect.measure.waits import Flags, LaunchTimes, Stream
 from hloinspect.timeline.spans import Ints
 
 MOST = 0.8
-"""Runs are cut by step annotations if so many operations were launched inside of one."""
+"""The share of operations that must have been launched inside of a step annotation. Only then annotations separate
+runs."""
 
-_BY_MARKS = "runs of the program were told apart by step annotations: its schedule does not show in the trace"
-_BY_REPEATS = "runs of the program were told apart by repeats of an operation: its schedule does not show in the trace"
+_BY_MARKS = "runs of the program were separated by step annotations: its schedule does not show in the trace"
+_BY_REPEATS = "runs of the program were separated by repeats of an operation: its schedule does not show in the trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class StepMarks:
     end_ps: Ints
 
     def around(self, times_ps: Ints) -> Ints:
-        """The annotation in which each time is, -1 for none; times below 0 are none."""
+        """Return the annotation in which each time is, -1 for none. Times below 0 are in none."""
         mark = np.searchsorted(self.start_ps, times_ps, side="right") - 1
         inside = (times_ps >= 0) & (mark >= 0) & (times_ps <= self.end_ps[np.maximum(mark, 0)])
         return np.where(inside, mark, -1)
@@ -43,24 +44,28 @@ def runs_on(
     marks: StepMarks | None,
     launched: LaunchTimes,
 ) -> tuple[Ints, Runs, list[str]]:
-    """The places on the main stream that were looked at, the runs as pairs of indices into these, and what to note.
+    """Return the places on the main stream that were looked at, the runs as pairs of indices into these, and notes.
 
-    ``own`` says which events are the program's. Where the schedule does not tell (no module, all
-    in graphs, a single operation, or a loop whose turns are not known), the operations that were launched in one step
+    ``own`` marks the events of the program. The schedule may not show runs (no module, all in graphs, a single
+    operation, or a loop with an unknown number of iterations). Then the operations that were launched in one step
     annotation are a run; else a run begins where the rarest operation comes again.
     """
     places = np.flatnonzero(main.ranked)
     ranks = main.rank[places]
     runs = cut_runs(ranks, loops)
-    is_told = len(places) > 0 and bool((ranks != ranks[0]).any())
-    if is_told and runs.certain:
+    is_shown = len(places) > 0 and bool((ranks != ranks[0]).any())
+    if is_shown and runs.certain:
         return places, runs, []
     all_own = np.flatnonzero(own[main.event])
     by_marks = _by_marks(found.correlation[main.event[all_own]], marks, launched)
     if by_marks is not None:
-        return all_own, by_marks, [_BY_MARKS] if not is_told and len(by_marks) > 1 else []
-    if is_told:
-        return places, runs, ["the module does not say how often its loop turns: each turn was taken for a run"]
+        return all_own, by_marks, [_BY_MARKS] if not is_shown and len(by_marks) > 1 else []
+    if is_shown:
+        return (
+            places,
+            runs,
+            ["the number of iterations of its loop is not in the module: each iteration was taken for a run"],
+        )
     by_repeats = _by_repeats(main.op[all_own].astype(np.int64))
     return all_own, by_repeats, [_BY_REPEATS] if len(by_repeats) > 1 else []
 
@@ -70,19 +75,19 @@ def _runs(begins: Ints, size: int, mark: Ints | None = None) -> Runs:
 
 
 def _by_marks(correlation: Ints, marks: StepMarks | None, launched: LaunchTimes) -> Runs | None:
-    """Runs by the annotation in which each operation was launched; None where that is not known of most."""
+    """Return the runs by the annotation in which each operation was launched, or None where most have no known one."""
     if marks is None or not len(marks.number) or not len(correlation):
         return None
     mark = marks.around(launched(correlation))
     if (mark >= 0).sum() < MOST * len(mark):
         return None
-    reached = np.maximum.accumulate(mark)  # what has no launch of its own is of the annotation of the one before
+    reached = np.maximum.accumulate(mark)  # what has no known launch belongs to the annotation of the one before
     begins = np.flatnonzero(np.concatenate(([True], reached[1:] != reached[:-1])))
     return _runs(begins, len(mark), reached[begins])
 
 
 def _by_repeats(op: Ints) -> Runs:
-    """Runs by the repeats of the first operation, or of the rarest, if that is rarer."""
+    """Return the runs by the repeats of the first operation, or of the rarest, if that is rarer."""
     if not len(op):
         return Runs(op, op, True)
     count = np.bincount(op)

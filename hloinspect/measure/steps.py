@@ -1,7 +1,7 @@
-"""Which runs of a program are steps, and which of them count.
+"""Runs of a program that are steps, and those of them that count.
 
-On a GPU nothing in the trace says where a run begins: it is read from the order in which the main stream executes the
-program's schedule. A place that is not behind the one before is a loop's next turn or the next run.
+On a GPU the trace does not show where a run begins. It follows from the order in which the main stream executes the
+program's schedule. A place that does not come after the one before begins a loop's next iteration or the next run.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ CLOCK: Final = "the clock jumped"
 UNANNOTATED: Final = "outside the step annotations"
 
 WARM_UP_FACTOR = 1.5
-"""The first step is taken for warm-up if it took so many times the median of the others."""
+"""The least ratio of the first step's time to the median of the others with which it counts as warm-up."""
 
 USUAL_SHARE = 0.5
-"""Steps are held against the most frequent make-up of a step if so many of them have it."""
+"""The share of steps that must consist of the same events. Only then the other steps are compared with those."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Runs of a program by its operations on the main stream, in order: places of each one's first and last.
+    """Runs of a program by its operations on the main stream, in order: the first and last place of each.
 
-    ``certain`` is false where the module does not tell turns of a loop from runs of the program. ``mark`` is the step
-    annotation of each run where that was what told them apart.
+    ``certain`` is false where the module does not distinguish iterations of a loop from runs of the program. ``mark``
+    is the step annotation of each run where annotations separate them.
     """
 
     first: Ints
@@ -50,7 +50,7 @@ class Runs:
 
 
 def cut_runs(ranks: Ints, loops: Sequence[Loop]) -> Runs:
-    """Cuts a sequence of places in the schedule into runs."""
+    """Cut a sequence of places in the schedule into runs."""
     if not len(ranks):
         none = np.zeros(0, np.int64)
         return Runs(none, none, True)
@@ -66,7 +66,7 @@ def cut_runs(ranks: Ints, loops: Sequence[Loop]) -> Runs:
 
 
 def _is_new_run(ranks: Ints, falls: Ints, loops: Sequence[Loop]) -> NDArray[np.bool_]:
-    """Which falls are not a loop's next turn, nor another kernel of the same instruction."""
+    """Return which falls are neither a loop's next iteration nor another kernel of the same instruction."""
     pairs, inverse = np.unique(np.stack((ranks[falls - 1], ranks[falls])), axis=1, return_inverse=True)
     is_new = [
         a != b and _innermost(loops, b, a) is None for a, b in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
@@ -75,7 +75,10 @@ def _is_new_run(ranks: Ints, falls: Ints, loops: Sequence[Loop]) -> NDArray[np.b
 
 
 def _count_iterations(ranks: Ints, falls: Ints, loops: Sequence[Loop], around: Loop) -> tuple[Ints, bool]:
-    """Where all that runs on the main stream is in one loop, runs are told apart by counting its turns."""
+    """Return which falls begin a run, and whether that is certain, where all that the main stream runs is in one loop.
+
+    The iterations of the loop are counted there.
+    """
     before, after = ranks[falls - 1], ranks[falls]
     inner = [loop for loop in loops if around.first <= loop.first and loop.last <= around.last and loop != around]
     iteration = before != after
@@ -88,13 +91,13 @@ def _count_iterations(ranks: Ints, falls: Ints, loops: Sequence[Loop], around: L
 
 
 def _innermost(loops: Sequence[Loop], low: int, high: int) -> Loop | None:
-    """The smallest loop around both places."""
+    """Return the smallest loop around both places."""
     found = [loop for loop in loops if loop.first <= low and high <= loop.last]
     return min(found, key=lambda loop: loop.last - loop.first, default=None)
 
 
 def innermost_bounds(loops: Sequence[Loop], low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """First and last place of the smallest loop around each pair of places; (1, 0) where there is none."""
+    """Return the first and last place of the smallest loop around each pair of places, (1, 0) where there is none."""
     first, last = np.ones(len(low), np.int64), np.zeros(len(low), np.int64)
     for loop in sorted(loops, key=lambda loop: loop.first - loop.last):
         inside = (loop.first <= low) & (high <= loop.last)
@@ -106,8 +109,8 @@ def innermost_bounds(loops: Sequence[Loop], low: Ints, high: Ints) -> tuple[Ints
 
 
 def unusual(step: Ints, op: Ints, steps: int, ops: int) -> tuple[NDArray[np.bool_], bool, Ints]:
-    """Which steps are not made up of events as the others are; whether that could be told; and the usual number of
-    each op's events in a step.
+    """Return which steps consist of other events than most, whether that is known, and each op's usual number of
+    events.
 
     ``step`` and ``op`` are those of each event. Where fewer than half of the steps agree, each op's own most frequent
     number is what counts.
@@ -137,7 +140,7 @@ def unusual(step: Ints, op: Ints, steps: int, ops: int) -> tuple[NDArray[np.bool
 
 
 def edge_reason(index: int, steps: int, missing_first: bool, missing_last: bool) -> SetAsideReason:
-    """Why an unusual step is set aside: at an end of the trace it may be cut."""
+    """Return why an unusual step is set aside: at an end of the trace it may be cut."""
     if index == 0 and missing_first:
         return CUT_BEGIN
     if index == steps - 1 and missing_last:
@@ -146,6 +149,7 @@ def edge_reason(index: int, steps: int, missing_first: bool, missing_last: bool)
 
 
 def warm_up(time_ps: Ints, counted: NDArray[np.bool_]) -> bool:
-    """Whether the first step is one: it took much longer than the others, of which there are at least two."""
+    """Return whether the first step is warm-up: it took much longer than the others, of which there are at least
+    two."""
     others = time_ps[1:][counted[1:]]
     return bool(len(others) >= 2 and len(time_ps) and time_ps[0] > WARM_UP_FACTOR * float(np.median(others)))

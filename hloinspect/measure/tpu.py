@@ -1,5 +1,8 @@
-"""The steps of one TPU: runs stand on ``XLA Modules``, and a wait for a transfer is the duration of its done on
-``XLA Ops``. ``Async XLA Ops`` is not needed: it repeats the windows from start to done, and is often empty."""
+"""Steps of one TPU.
+
+Runs stand on ``XLA Modules``. The wait for a transfer is the duration of its ``-done`` on ``XLA Ops``. ``Async XLA
+Ops`` is not needed: it repeats the windows from start to done, and is often empty.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ from hloinspect.timeline.spans import Ints, union
 Flags = NDArray[np.bool_]
 PEAK_HBM = "peak_hbm_bw_gigabytes_per_second"
 HBM_SLACK = 0.9
-"""An operation that is faster than this share of the time its bytes take at the peak rate of HBM cannot be true."""
+"""The least time of an operation, as a share of the time that its bytes take at the peak rate of HBM. A faster one
+cannot be true."""
 
 _HBM_SPACE = 1
 _OP = re.compile(r"%?[\w.-]+ = .*? ([a-z][\w-]*)\(")
@@ -58,7 +62,7 @@ class TpuTrace:
 
 
 def tpu_trace(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> TpuTrace | None:
-    """The events of a TPU; None where it has no operations. Raises InputError where they are damaged."""
+    """Return the events of a TPU, or None where it has no operations. Raises InputError where they are damaged."""
     lines = {line.name: line for line in plane.lines}
     if OPS not in lines or MODULES not in lines:
         return None
@@ -73,7 +77,7 @@ def tpu_trace(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> Tpu
     used, op = distinct(columns.metadata_id[order])
     found = [_op(plane.events.get(number), join_to) for number in used.tolist()]
     peak = plane.stats.get(PEAK_HBM)
-    least = [  # of a start or a done, which does not last as long as what it begins or waits for, nothing is known
+    least = [  # a start or a wait says nothing: it does not last as long as its copy
         _least_ps(plane.events.get(number), peak) if role == WHOLE and one.kind == kinds.COMPUTE else 0
         for number, (one, role) in zip(used.tolist(), found, strict=True)
     ]
@@ -96,7 +100,8 @@ def tpu_trace(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> Tpu
 
 
 def _least_ps(kind: EventMetadata | None, peak_gbps: object) -> int:
-    """The least time in which an operation can move its bytes from and to HBM; 0 where that is not told."""
+    """Return the least time in which an operation can move its bytes from and to HBM, 0 where the trace does not give
+    them."""
     breakdown = kind.stats.get("memory_access_breakdown") if kind else None
     if not isinstance(breakdown, bytes) or not isinstance(peak_gbps, (int, float)) or peak_gbps <= 0:
         return 0
@@ -112,7 +117,7 @@ def _least_ps(kind: EventMetadata | None, peak_gbps: object) -> int:
 
 
 def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]) -> tuple[Op, str]:
-    """What an operation is, and its role in an async pair."""
+    """Return the description of an operation, and its role in an async pair."""
     if kind is None:
         return Op(kinds.COMPUTE, BY_NAME, 0, -1, 0, 0, "?"), WHOLE
     program = program_id_of(kind) if PROGRAM_ID in kind.stats else None
@@ -138,8 +143,11 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
 
 
 def _op_by_name(text: str, name: str, program: int) -> tuple[Op, str]:
-    """What an operation is by the text of its instruction alone, where there is no module: a copy or slice with host
-    memory in its result (the rule of xprof). Which of several it is remains open: transfer 0."""
+    """Return the description of an operation without a module, from the text of its instruction.
+
+    It is a transfer if it copies or slices with host memory in its result (the rule of xprof). Which of several it is
+    stays unknown: transfer 0.
+    """
     match = _OP.match(text)
     opcode = match[1] if match else re.sub(r"[.\d]+$", "", name)
     half = START if opcode.endswith("-start") else DONE if opcode.endswith("-done") else WHOLE
@@ -155,8 +163,8 @@ def _op_by_name(text: str, name: str, program: int) -> tuple[Op, str]:
     return Op(kinds.COMPUTE, BY_NAME, program, -1, 0, 0, name), half
 
 
-def main_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) -> int | None:
-    """The program that took the most of the device's time: among those with host transfers if there are any."""
+def main_tpu_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) -> int | None:
+    """Return the program that took the most of the TPU's time, among those with host transfers if there are any."""
     time = trace.run_end - trace.run_begin
     times = {int(n): int(time[trace.run_program == n].sum()) for n in np.unique(trace.run_program)}
     with_transfers = [n for n in times if (joined := join_to(n)) is not None and joined.offload.transfers]
@@ -164,7 +172,7 @@ def main_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) 
 
 
 def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | None) -> MeasuredDevice | None:
-    """The runs of ``program`` on one TPU; None where it did not run."""
+    """Return the runs of ``program`` on one TPU, or None where it did not run."""
     begin, end, step, lost = _windows(trace, program)
     if not len(begin):
         return None
@@ -193,7 +201,7 @@ def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | 
 
 
 def _work(trace: TpuTrace, kind: Ints, first_ps: int, last_ps: int) -> Work:
-    """What runs within ``[first_ps, last_ps)``."""
+    """Return the work that runs within ``[first_ps, last_ps)``."""
     within = (trace.start_ps < last_ps) & (trace.end_ps > first_ps)
     chosen = np.flatnonzero(within & np.isin(kind, _WORK))
     return Work(
@@ -211,8 +219,10 @@ _MOVING = (kinds.TO_HOST, kinds.FROM_HOST, kinds.HOST_COPY)
 
 
 def _windows(trace: TpuTrace, program: int) -> tuple[Ints, Ints, Ints, Flags]:
-    """The windows of the runs, the step of each operation (-1 for none), and which windows were made up for a run whose
-    own event is missing: operations of the program between two runs."""
+    """Return the windows of the runs, the step of each operation (-1 for none), and which windows were made up.
+
+    A window is made up for a run whose own event is missing: operations of the program between two runs.
+    """
     chosen = trace.run_program == program
     begin, end = trace.run_begin[chosen], trace.run_end[chosen]
     own = np.array([op.program == program for op in trace.ops], np.bool_)[trace.op]
@@ -239,7 +249,7 @@ def _windows(trace: TpuTrace, program: int) -> tuple[Ints, Ints, Ints, Flags]:
 
 
 def _moves(trace: TpuTrace, kind: Ints, step: Ints) -> tuple[Moves, Flags, NDArray[np.bool_]]:
-    """The windows of the transfers, which of them were alone, and which steps have halves without the other."""
+    """Return the windows of the transfers, which of them were alone, and which steps have halves without the other."""
     chosen = np.flatnonzero(np.isin(kind, _MOVING) & (step >= 0))
     role = np.array([_ROLE[r] if op.asynchronous or op.by == BY_NAME else 2 for op, r in _ops(trace)], np.int64)
     transfer = np.array([op.transfer for op in trace.ops], np.int64)
@@ -273,7 +283,7 @@ def _ops(trace: TpuTrace) -> zip[tuple[Op, str]]:
 
 
 def _groups(trace: TpuTrace) -> Ints:
-    """For each op what its halves are paired by: the pair, or without a module the name."""
+    """Return for each op the key by which its halves are paired: the pair, or without a module the name."""
     group = np.zeros(len(trace.ops), np.int64)
     names: dict[str, int] = {}
     for number, op in enumerate(trace.ops):
@@ -285,10 +295,10 @@ def _groups(trace: TpuTrace) -> Ints:
 def _pair(
     trace: TpuTrace, step: Ints, group: Ints, starts: Ints, dones: Ints
 ) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
-    """Starts and dones that belong together, dones without a start, and which steps have halves left over.
+    """Return starts and dones that belong together, dones without a start, and which steps have halves left over.
 
-    Within a step the n-th done is that of the n-th start where there are as many; else each done takes the latest start
-    that is still open (peers pair first-in-first-out, and one dropped event then shifts all later pairs).
+    Within a step the n-th done is that of the n-th start where there are as many. Otherwise each done takes the latest
+    start that is still open. (Other tools pair first-in-first-out; one dropped event then shifts all later pairs.)
     """
     steps = max(int(np.max(step, initial=-1)) + 1, 1)
     least = int(np.min(group, initial=0))
@@ -322,7 +332,7 @@ def _pair(
 
 
 def _latest_first(trace: TpuTrace, starts: Ints, dones: Ints, pairs: list[tuple[int, int]], lone: list[int]) -> None:
-    """Gives each done the latest start before it that is still open, or adds it to ``lone``."""
+    """Give each done the latest start before it that is still open, or add the done to ``lone``."""
     halves = [(int(trace.start_ps[i]), 0, i) for i in starts.tolist()]
     halves += [(int(trace.start_ps[i]), 1, i) for i in dones.tolist()]
     open_starts: list[int] = []
@@ -336,8 +346,10 @@ def _latest_first(trace: TpuTrace, starts: Ints, dones: Ints, pairs: list[tuple[
 
 
 def _alone(moves: Moves, pairs: int) -> Flags:
-    """Which windows tell a rate: those that share hardly any time with another, and that were waited for, so that the
-    copy began with the window and ended with it."""
+    """Return which windows give a rate.
+
+    They share hardly any time with another, and they were waited for, so that the copy began and ended with the window.
+    """
     order = np.argsort(moves.start_ps, kind="stable")
     start, end = moves.start_ps[order], moves.end_ps[order]
     shared = np.zeros(len(moves), np.int64)
@@ -359,7 +371,7 @@ def _set_aside(
     unpaired: NDArray[np.bool_],
     lost: Flags,
 ) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...], tuple[str, ...]]:
-    """The reason for which each step does not count, what was seen, and notes."""
+    """Return the reason for which each step does not count, what was seen, and notes."""
     count = len(time_ps)
     reasons: list[SetAsideReason | Literal[""]] = [""] * count
     details = [""] * count
@@ -396,8 +408,11 @@ def _impossible(
     reasons: list[SetAsideReason | Literal[""]],
     details: list[str],
 ) -> tuple[str, ...]:
-    """Sets aside the steps with an operation that HBM does not allow. Such a clock jumps forth and back: then steps
-    that are off the median (both kinds: what one is too short, others are too long) are no better."""
+    """Set aside the steps with an operation that HBM does not allow, and return notes.
+
+    Such a clock jumps forth and back. Then steps that are off the median are no better: what one is too short, others
+    are too long.
+    """
     duration = trace.end_ps[inside] - trace.start_ps[inside]
     least = trace.least_ps[trace.op[inside]]
     fast = inside[duration < least]

@@ -1,4 +1,4 @@
-"""One typical step as a ``Timeline`` of Python objects, like a predicted one: for what looks at a single step."""
+"""One typical step as a ``Timeline`` of Python objects, like a predicted one, for readers of a single step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hloinspect.timeline.timeline import (
 )
 
 MAX_EVENTS = 200_000
-"""A step of more events is not kept."""
+"""The number of events up to which a step is kept."""
 
 _COMPUTE, _COLLECTIVE, _D2H, _H2D, _WAIT = range(5)
 _KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
@@ -33,7 +33,7 @@ _STREAMS: tuple[Stream, ...] = ("main", "communication", D2H, H2D, "main")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a device does besides transfers: one element an event, ``name`` an index into ``names``."""
+    """The work of a device besides transfers: one element for each event, ``name`` an index into ``names``."""
 
     start_ps: Ints
     end_ps: Ints
@@ -45,7 +45,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class TypicalStep:
-    """The events of one step as columns, times from its begin."""
+    """The events of one step as columns, with times from its begin."""
 
     device: str
     time_ps: int
@@ -58,7 +58,7 @@ class TypicalStep:
     names: tuple[str, ...]
 
     def timeline(self) -> Timeline:
-        """The step as objects. Intervals that cross its ends are cut there."""
+        """Return the step as objects. Intervals that cross its ends are cut there."""
         columns = (self.start_ps, self.end_ps, self.kind, self.transfer, self.side, self.name)
         intervals = tuple(
             Interval(start, end, _KINDS[kind], "side" if side else _STREAMS[kind], transfer, self.names[name])
@@ -67,7 +67,7 @@ class TypicalStep:
         return Timeline(self.device, "measured", (Segment(1, 0, self.time_ps, intervals),))
 
 
-def typical_step(
+def typical_step(  # noqa: PLR0913  (columns of the same steps, each an array of its own)
     device: str,
     time_ps: Ints,
     clean: NDArray[np.bool_],
@@ -76,9 +76,11 @@ def typical_step(
     work_within: Callable[[int, int], Work],
     moves: Moves,
 ) -> TypicalStep | None:
-    """The step that counts and whose time is nearest the median of those; None without one, or if it is too large.
+    """Return the step that counts and whose time is nearest the median of those, or None without one or if it is too
+    large.
 
-    ``work_within`` gives what runs at some time of ``[first_ps, last_ps)``."""
+    ``work_within`` gives what runs at some time of ``[first_ps, last_ps)``.
+    """
     chosen = np.flatnonzero(clean)
     if not len(chosen):
         return None

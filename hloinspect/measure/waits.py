@@ -1,4 +1,4 @@
-"""How long the main stream of a GPU waited, and for which transfer.
+"""Waits of the main stream of a GPU, and the transfer that each was for.
 
 CUPTI does not record that a stream waits for an event: it shows only as a gap of the main stream. A gap belongs to the
 dones that the schedule has between the operations around it, in their order (async_execution.cc: a done makes the main
@@ -24,13 +24,17 @@ FAR = np.int64(1) << np.int64(60)
 _NEVER = np.int64(-2)
 
 LaunchTimes = Callable[[Ints], Ints]
-"""For correlation ids the times at which their driver calls returned, -1 where that is not known."""
+"""A function that gives for correlation ids the times at which their driver calls returned, -1 where that is not
+known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The main stream: all its events (indices, times), how far its work had reached, and which of them have a place in
-    the schedule of the step's program, which place, and their ops; and its index among the device's lines."""
+    """The main stream: all its events (indices, times), the time that its work had reached, and its index among the
+    lines.
+
+    It also has the events with a place in the schedule of the step's program, that place, and their ops.
+    """
 
     event: Ints
     start_ps: Ints
@@ -44,8 +48,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """The wait charged to each event of the device, the host-bound time of each run, and whether all launches that
-    were asked for are known."""
+    """The wait charged to each event of the device, the host-bound time of each run, and whether all needed launches
+    are known."""
 
     wait_ps: Ints
     host_bound_ps: Ints
@@ -54,8 +58,10 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """Events beside the main stream that ended in a gap of it and have their dones there, one element each: the place
-    ``after`` of the gap's end on the main stream, when the gap began, and the order of the dones."""
+    """Events beside the main stream that ended in a gap of it and have their dones there, one element each.
+
+    They have the place ``after`` of the gap's end on the main stream, the begin of the gap, and the order of the dones.
+    """
 
     event: Ints
     after: Ints
@@ -74,8 +80,10 @@ def charge_waits(
     joined: ProgramJoin | None,
     launched: LaunchTimes,
 ) -> Waits:
-    """Charges each gap of the main stream. ``run`` is that of every event, -1 for none, ``windows`` are begin and end
-    of each run."""
+    """Charge each gap of the main stream to the events that it waited for.
+
+    ``run`` is that of every event, -1 for none; ``windows`` are begin and end of each run.
+    """
     begin, end = windows
     wait = np.zeros(len(found.start_ps), np.int64)
     host_bound = np.zeros(len(begin), np.int64)
@@ -109,8 +117,10 @@ def charge_waits(
 
 
 def _grouped(awaited: _Awaited, run: Ints) -> tuple[Ints, _Awaited]:
-    """What was awaited, by gap and run, and within those in the order of the dones; and the number of the group of
-    each. A gap between two runs has two: dones behind the one's last operation, and ahead of the other's first."""
+    """Return what was awaited, sorted by gap, run and order of the dones, and the number of the group of each.
+
+    A gap between two runs has two groups: dones after the last operation of one, and before the first of the other.
+    """
     own = run[awaited.event]
     order = np.lexsort((awaited.event, awaited.order, own, awaited.after))
     awaited, own = awaited.where(order), own[order]
@@ -121,7 +131,7 @@ def _grouped(awaited: _Awaited, run: Ints) -> tuple[Ints, _Awaited]:
 
 
 def _before(finish: Ints, group: Ints) -> Ints:
-    """For each element the greatest value ahead of it in its group, a very small one where there is none."""
+    """Return for each element the greatest value before it in its group, a very small one where there is none."""
     values, place = np.unique(finish, return_inverse=True)
     size = len(values) + 1
     highest = np.maximum.accumulate(group * size + place + 1)
@@ -130,7 +140,7 @@ def _before(finish: Ints, group: Ints) -> Ints:
 
 
 def _awaited(found: DeviceEvents, main: Stream, run: Ints, begin: Ints, joined: ProgramJoin | None) -> _Awaited:
-    """The events beside the main stream that it may have waited for."""
+    """Return the events beside the main stream that it may have waited for."""
     kind, pair = found.table("kind"), found.table("pair")
     nameless = np.isin(kind, kinds.MOVES) & (found.table("transfer") == 0)
     candidate = (pair > 0) | nameless
@@ -156,8 +166,10 @@ def _done_order(
     joined: ProgramJoin | None,
     loops: Sequence[Loop],
 ) -> Ints:
-    """The place of the done that the schedule has between the operations around the gap in which an event ended, later
-    by far for one in a loop's next turn; _NEVER where there is none."""
+    """Return the place of the done that the schedule has between the operations around the gap in which an event ended.
+
+    It is far later for a done in a loop's next iteration, and _NEVER where there is none.
+    """
     low, high = _around(main, awaited, run)
     dones = done_table(joined, found.table("pair")[found.op[awaited.event]])
     low, high = low[:, None], high[:, None]
@@ -174,8 +186,10 @@ def _done_order(
 
 
 def _around(main: Stream, awaited: _Awaited, run: Ints) -> tuple[Ints, Ints]:
-    """The places in the schedule of the nearest operations of the same run before and behind each gap; -1 and FAR where
-    there is none."""
+    """Return the places in the schedule of the nearest operations of the same run before and after each gap.
+
+    They are -1 and FAR where there is none.
+    """
     size = len(main.event)
     if not size:
         return np.full(len(awaited.event), -1, np.int64), np.full(len(awaited.event), FAR, np.int64)
@@ -190,7 +204,7 @@ def _around(main: Stream, awaited: _Awaited, run: Ints) -> tuple[Ints, Ints]:
 
 
 def _only_one(found: DeviceEvents, main: Stream, first: Ints, last: Ints) -> Flags:
-    """Whether a loop has a single operation on the main stream, which then comes again in its next turn."""
+    """Return whether a loop has a single operation on the main stream, which then comes again in its next iteration."""
     seen = np.flatnonzero(np.bincount(main.op[main.ranked]))
     ranks = np.array(sorted(set(found.table("rank")[seen].tolist())), np.int64)
     inside = np.searchsorted(ranks, last, side="right") - np.searchsorted(ranks, first, side="left")
@@ -198,7 +212,7 @@ def _only_one(found: DeviceEvents, main: Stream, first: Ints, last: Ints) -> Fla
 
 
 def done_table(joined: ProgramJoin | None, pair: Ints) -> Ints:
-    """The places at which each pair is waited for, in rows; _NEVER where there is none."""
+    """Return the places at which each pair is waited for, in rows; _NEVER where there is none."""
     numbers, which = kinds.distinct(pair)
     rows = [joined.done_ranks(number) if joined is not None else () for number in numbers.tolist()]
     table = np.full((len(rows), max((len(row) for row in rows), default=0) or 1), _NEVER, np.int64)

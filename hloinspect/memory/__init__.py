@@ -1,1 +1,1 @@
-"""What lies in memory when: live ranges, packing, XLA's buffer assignment, and the estimate."""
+"""Memory of a step: live ranges, packing, XLA's buffer assignment, and the estimate."""

@@ -1,9 +1,9 @@
-"""How much memory XLA will assign to the buffers of a module: its own procedure, followed on the live ranges.
+"""An estimate of the memory that XLA will assign to the buffers of a module, by XLA's own procedure on the live ranges.
 
-Largest first, a buffer goes into the gap that a donated argument or a result leaves, if it is not in the way there; all
-others are packed by best fit, in order of size and in order of life, and the better packing counts (openxla/xla,
-service/buffer_assignment.cc, ``AssignBuffersForComputations``, and heap_simulator.cc,
-``GlobalDecreasingSizeBestFitHeap``).
+Buffers are taken in order of size, the largest first. A buffer goes into memory of a donated argument or a result if
+that is free while the buffer lives. All others are packed by best fit, once in order of size and once in order of life,
+and the smaller result counts (openxla/xla, service/buffer_assignment.cc, ``AssignBuffersForComputations``, and
+heap_simulator.cc, ``GlobalDecreasingSizeBestFitHeap``).
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from hloinspect.memory.liveness import Liveness
 from hloinspect.memory.values import ALIGNMENT, Buffer, Chunk, join_spans
 
 MAX_PLACED = 50_000
-"""Buffers for which room beside arguments and results is looked for, the largest first; the rest gets its own."""
+"""Most buffers for which free memory of arguments and results is searched, the largest first. The others get their
+own."""
 
 MAX_PACKED = 6000
-"""Buffers that are packed one by one. Of more, the smallest count with what they need at once, without gaps."""
+"""Most buffers that are packed one by one. Of more, the smallest count as the bytes that they need at once, without
+gaps."""
 
 FEW = 1500
-"""Up to this many buffers lists are quick enough, and numpy, whose import alone takes longer, is left alone."""
+"""Number of buffers up to which lists are fast enough, so that numpy is not imported, which takes longer."""
 
 BOTH_ORDERS = 2500
-"""Up to this many, both orders are tried; beyond, the order of size alone (the order that nearly always wins)."""
+"""Number of buffers up to which both orders are tried. Beyond, only the order of size is, which is nearly always
+better."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpaceUse:
     """Bytes in one memory space. ``peak_time`` is when the temporaries need the most (a time of the liveness).
 
-    ``lower_bytes`` is what the temporaries need at that time without any gap between them.
+    ``lower_bytes`` is what the temporaries need at that time, without any gap between them.
     """
 
     argument_bytes: int
@@ -46,14 +49,16 @@ class SpaceUse:
 
     @property
     def total_bytes(self) -> int:
-        """Arguments, temporaries, and results that are not arguments."""
+        """Return the bytes of arguments, temporaries, and results that are not arguments."""
         return self.argument_bytes + self.temp_bytes + self.output_bytes - self.alias_bytes
 
 
-def assign(live: Liveness, spaces: Iterable[int]) -> SpaceUse:
-    """What the buffers of some memory spaces need together (device memory is more than one space on a GPU with
-    collectives' own memory)."""
-    uses = [_assign(live, space) for space in spaces]
+def assign_buffers(live: Liveness, spaces: Iterable[int]) -> SpaceUse:
+    """Return the bytes that the buffers of some memory spaces need together.
+
+    Device memory has more than one space on a GPU where collectives have memory of their own.
+    """
+    uses = [_assign_space(live, space) for space in spaces]
     if not uses:
         return SpaceUse(0, 0, 0, 0, 0, 0, ())
     largest = max(uses, key=lambda use: use.lower_bytes)
@@ -69,11 +74,11 @@ def assign(live: Liveness, spaces: Iterable[int]) -> SpaceUse:
 
 
 def spaces_of(live: Liveness) -> tuple[int, ...]:
-    """The memory spaces that the buffers lie in."""
+    """Return the memory spaces in which the buffers lie."""
     return tuple(sorted({buffer.memory_space for buffer in live.buffers}))
 
 
-def _assign(live: Liveness, space: int) -> SpaceUse:
+def _assign_space(live: Liveness, space: int) -> SpaceUse:
     buffers = [buffer for buffer in live.buffers if buffer.memory_space == space and buffer.bytes > 0]
     outputs = sum(leaf.size_bytes for _, leaf in live.module.entry.root.shape.leaves if leaf.memory_space == space)
     arguments = sum(
@@ -89,7 +94,7 @@ def _assign(live: Liveness, space: int) -> SpaceUse:
 
 
 def peak(buffers: Sequence[Buffer | Chunk]) -> tuple[int, int]:
-    """The most bytes that buffers need at one time, and the first such time."""
+    """Return the most bytes that buffers need at one time, and the first such time."""
     if not buffers:
         return 0, 0
     changes: dict[int, int] = defaultdict(int)
@@ -106,7 +111,7 @@ def peak(buffers: Sequence[Buffer | Chunk]) -> tuple[int, int]:
 
 
 def gaps_for(count: int) -> Gaps:
-    """A table of gaps for so many buffers: lists for a few, numpy's columns for many."""
+    """Return an empty table of gaps for this many buffers: of lists for a few, of numpy's columns for many."""
     if count <= FEW:
         return PlainGaps()
     from hloinspect.memory.assign_columns import ColumnGaps
@@ -115,7 +120,7 @@ def gaps_for(count: int) -> Gaps:
 
 
 def heap_of(chunks: Sequence[Chunk]) -> int:
-    """The size of a heap into which chunks are put by best fit, one after the other."""
+    """Return the size of a heap into which chunks are put by best fit, one after the other."""
     if len(chunks) <= FEW:
         return plain_heap(chunks)
     from hloinspect.memory.assign_columns import column_heap
@@ -124,13 +129,13 @@ def heap_of(chunks: Sequence[Chunk]) -> int:
 
 
 class Gaps(Protocol):
-    """Times at which allocations that are there anyway are free."""
+    """The times at which existing allocations are free."""
 
     def add(self, allocation: int, spans: Sequence[tuple[int, int]], end: int) -> None:
-        """A new allocation with the spans in which it is taken."""
+        """Add an allocation with the spans in which it is in use."""
 
     def take(self, spans: Sequence[tuple[int, int]]) -> bool:
-        """Puts a buffer into the newest allocation that is free in all its spans. False if there is none."""
+        """Put a buffer into the newest allocation that is free in all its spans. Return False if there is none."""
 
 
 class PlainGaps:
@@ -162,7 +167,7 @@ class PlainGaps:
 
 
 def _without(gap: tuple[int, int, int], allocation: int, first: int, last: int) -> tuple[tuple[int, int, int], ...]:
-    """What is left of a gap when a span of an allocation is taken."""
+    """Return the parts of a gap that remain when a span of an allocation is taken."""
     begin, end, owner = gap
     if owner != allocation or begin > last or end < first:
         return (gap,)
@@ -172,7 +177,7 @@ def _without(gap: tuple[int, int, int], allocation: int, first: int, last: int) 
 
 
 def plain_heap(chunks: Sequence[Chunk]) -> int:
-    """The size of a heap, by lists."""
+    """Return the size of a heap into which chunks are put by best fit, computed with lists."""
     placed: list[tuple[int, int, int, int]] = []  # first and last time, offset, end
     size = 0
     for chunk in chunks:
@@ -193,7 +198,7 @@ def plain_heap(chunks: Sequence[Chunk]) -> int:
 
 
 def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """The temporaries for which there is no room in donated arguments and results while these are not needed."""
+    """Return the temporaries that do not fit into donated arguments and results while these are not needed."""
     end = max((span[1] for buffer in buffers for span in buffer.spans), default=0)
     gaps = gaps_for(len(buffers))
     left: list[Buffer] = []
@@ -212,7 +217,7 @@ def _beside_arguments(buffers: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _packed(buffers: Sequence[Buffer], lower: int) -> int:
-    """Bytes of the packing of buffers; ``lower`` is what they need at once."""
+    """Return the size of the heap into which buffers are packed. ``lower`` is what they need at once."""
     chunks = _chunks(buffers)
     largest = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.first_length))[:MAX_PACKED]
     rest = lower - peak(largest)[0]

@@ -1,5 +1,5 @@
-"""The searches of assign.py over many buffers, in numpy columns. The same answers as its lists, which a test holds it
-to."""
+"""The searches of assign.py over many buffers, in numpy columns. A test compares their results with those of the
+lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 class ColumnGaps:
-    """Gaps in a table of numpy columns: one row a gap."""
+    """Gaps in a table of numpy columns: one row for each gap."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, int]] = []  # first, last, allocation
@@ -22,7 +22,7 @@ class ColumnGaps:
         self._live = 0
 
     def add(self, allocation: int, spans: Sequence[tuple[int, int]], end: int) -> None:
-        """A new allocation with the spans in which it is taken."""
+        """Add an allocation with the spans in which it is in use."""
         begin = 0
         for first, last in (*spans, (end + 1, end + 1)):
             if first > begin:
@@ -38,7 +38,7 @@ class ColumnGaps:
         self._live += 1
 
     def take(self, spans: Sequence[tuple[int, int]]) -> bool:
-        """Puts a buffer into the newest allocation that is free in all its spans. False if there is none."""
+        """Put a buffer into the newest allocation that is free in all its spans. Return False if there is none."""
         table = self._table[: self._live]
         fitting: list[Numbers] = []
         allocations: set[int] | None = None
@@ -66,7 +66,7 @@ class ColumnGaps:
         return True
 
     def _recut(self, allocation: int, first: int, last: int) -> None:
-        """Cuts a span out of whatever gaps of an allocation still hold it."""
+        """Cut a span out of those gaps of an allocation that still contain it."""
         rows = np.flatnonzero(
             (self._table[: self._live, 2] == allocation)
             & (self._table[: self._live, 0] <= last)
@@ -80,7 +80,7 @@ class ColumnGaps:
 
 
 def column_heap(chunks: Sequence[Chunk]) -> int:
-    """The size of a heap into which chunks are put by best fit, one after the other."""
+    """Return the size of a heap into which chunks are put by best fit, computed with numpy."""
     count = sum(len(chunk.spans) for chunk in chunks)
     table = np.zeros((4, count), dtype=np.int64)  # first and last time, offset, end
     filled = size = 0
@@ -99,7 +99,8 @@ def column_heap(chunks: Sequence[Chunk]) -> int:
 
 
 def best_fit(offsets: Numbers, ends: Numbers, size: int) -> int:
-    """Where a chunk of ``size`` goes among others: into the smallest hole that holds it, else behind all."""
+    """Return the offset for a chunk of ``size`` among others: in the smallest hole that holds it, or behind all of
+    them."""
     if not len(offsets):
         return 0
     order = np.argsort(offsets)

@@ -1,4 +1,4 @@
-"""Reads a dump's ``*-buffer-assignment.txt``: what XLA allocated, by colour, and which values lie where.
+"""Reader of a dump's ``*-buffer-assignment.txt``: what XLA allocated, by colour, and which values lie where.
 
 Spelling: openxla/xla, service/buffer_assignment.cc, ``BufferAllocation::ToString`` and ``HloValue::ToShortString``. A
 colour is a memory space: 0 (not printed) is device memory, 5 pinned host memory.
@@ -32,7 +32,7 @@ _PARAMETER = re.compile(r"\bparameter (\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class AssignedValue:
-    """A value in an allocation: instruction, path into its result, and bytes from the allocation's beginning on."""
+    """A value in an allocation: instruction, path into its result, and bytes from the start of the allocation."""
 
     instruction: str
     path: tuple[int, ...]
@@ -43,8 +43,11 @@ class AssignedValue:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One allocation. ``kind`` is parameter, constant, thread-local (inside kernels: no memory of its own), temporary,
-    result or other; ``parameter`` its number or -1; ``lives_out`` whether a result may lie in it."""
+    """An allocation of XLA.
+
+    ``kind`` is parameter, constant, thread-local (inside kernels, without memory of its own), temporary, result or
+    other. ``parameter`` is its number or -1. ``lives_out`` is whether a result may lie in it.
+    """
 
     index: int
     bytes: int
@@ -66,8 +69,10 @@ class AssignedBytes:
 
 
 def parse_assignment(text: str) -> tuple[Allocation, ...]:
-    """The allocations that a buffer assignment lists, in its order; empty for text that lists none. Lines that are
-    neither an allocation nor a value are passed over."""
+    """Return the allocations that a buffer assignment lists, in its order. It is empty for text that lists none.
+
+    Lines that are neither an allocation nor a value are skipped.
+    """
     found: list[tuple[re.Match[str], list[AssignedValue]]] = []
     for line in text.splitlines():
         if match := _ALLOCATION.match(line):
@@ -109,8 +114,8 @@ def _allocation(match: re.Match[str], values: tuple[AssignedValue, ...]) -> Allo
     )
 
 
-def assigned_bytes(allocations: tuple[Allocation, ...]) -> AssignedBytes | None:
-    """The totals, or None without allocations. What is local to kernels takes no memory."""
+def sum_allocations(allocations: tuple[Allocation, ...]) -> AssignedBytes | None:
+    """Return the sums of the allocations, or None if there are none. Memory local to kernels is not counted."""
     real = [allocation for allocation in allocations if allocation.kind != THREAD_LOCAL]
     if not real:
         return None

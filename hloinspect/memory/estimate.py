@@ -1,7 +1,7 @@
-"""How much memory a step needs, what fills it at its fullest moment, and what sending tensors to the host frees.
+"""Memory that a step needs, what fills it at its peak, and what copies to the host free.
 
-XLA's own figures are taken where they are at hand (``hloinspect compile``, a dump); everything else follows from the
-live ranges of the schedule (`liveness`, `assign`), and is called estimated.
+XLA's own figures are used where they exist (``hloinspect compile``, a dump). All others follow from the live ranges of
+the schedule (`liveness`, `assign`), and are called estimated.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Final
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.kinds import LiveValueKind
-from hloinspect.memory.assign import SpaceUse, assign, spaces_of
+from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
 from hloinspect.memory.liveness import LiveLeaf, Liveness, liveness
+from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
-from hloinspect.offload.source import Source, source_of
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
 
 ARTIFACTS: Final = "artifacts"
 ESTIMATED: Final = "estimated"
 MAX_VALUES = 12
-"""Values at the peak that are named; the smaller ones are only counted."""
+"""Most values at the peak that are named. The smaller ones are only counted."""
 
 _BACKWARD = "transpose(jvp"
 _FORWARD = "jvp("
@@ -34,65 +35,15 @@ _WORK = frozenset({"fusion", "dot", "convolution", "custom-call"})
 _MS = 1e9  # picoseconds
 
 Clock = Callable[[int], float | None]
-"""Milliseconds of the step at a time of the flat schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveValue:
-    """A buffer at the peak: what made it, its array, and whether it is an argument, a result or a temporary."""
-
-    name: str
-    computation: str
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    kind: LiveValueKind
-    source: Source | None
-
-
-@dataclass(frozen=True, slots=True)
-class Peak:
-    """The moment at which device memory is fullest: the instruction that runs, the bytes then, and the largest values.
-
-    ``bytes`` are arguments, results and the temporaries of that moment, without gaps between them; ``others`` says how
-    many values are not in ``values`` and ``other_bytes`` what they take.
-    """
-
-    instruction: str
-    computation: str
-    bytes: int
-    values: tuple[LiveValue, ...]
-    others: int
-    other_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What one copy to the host frees, and when: its source's buffer lives from ``made`` to ``freed`` (instructions).
-
-    ``late``: the copy comes back later in the step, and starts only when the backward pass has begun: then nothing is
-    saved while the forward pass fills the memory. ``before_backward``: whether the buffer is free before the backward
-    pass begins (None where the tensor does not come back in the step). ``held_ms`` is how long the buffer is held each
-    time, and ``held_bytes_ms`` that times its bytes and the runs of a step; both are None without a timeline.
-    """
-
-    transfer: int
-    bytes: int
-    made: str
-    freed: str
-    freed_computation: str
-    late: bool
-    before_backward: bool | None
-    held_ms: float | None
-    held_bytes_ms: float | None
+"""A function from a time of the flat schedule to milliseconds of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The memory of a step. ``device`` and ``host`` are the estimate by memory; ``releases`` are by transfer id.
+    """The memory of a step. ``device`` and ``host`` are the estimate for each memory. ``releases`` are by transfer id.
 
-    ``backward`` names the instruction with which the backward pass begins, as far as transfers are concerned; None
-    where nothing that is sent to the host comes back later. ``live`` is what all of it follows from.
+    ``backward`` names the instruction with which the backward pass begins, as far as transfers show it. It is None
+    where nothing that is sent to the host comes back later. ``live`` is the liveness from which all of it is computed.
     """
 
     device: SpaceUse
@@ -104,22 +55,22 @@ class Memory:
 
     @property
     def late(self) -> tuple[int, ...]:
-        """Ids of the transfers that start late."""
-        return tuple(release.transfer for release in self.releases.values() if release.late)
+        """Return the ids of the transfers that start late."""
+        return tuple(transfer for transfer, release in self.releases.items() if release.late)
 
 
 def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | None:
-    """The memory of a scheduled module, estimated from its live ranges; None for one that is not scheduled.
+    """Return the memory of a scheduled module, estimated from its live ranges, or None for a module without a schedule.
 
-    With a timeline of the step, the times for which sources of transfers are held are given too. Raises HloParseError
-    where the module cannot be followed.
+    With a timeline of the step it contains also how long the sources of transfers are held. Raises HloParseError where
+    the module cannot be followed.
     """
     module = offload.program.module
     if not module.is_scheduled:
         return None
     live = liveness(module)
-    device = assign(live, device_spaces(live))
-    host = assign(live, [HOST_MEMORY_SPACE])
+    device = assign_buffers(live, device_spaces(live))
+    host = assign_buffers(live, [HOST_MEMORY_SPACE])
     back = comes_back(live, offload)
     backward = backward_begin(live, back)
     clock = clock_of(live, timeline) if timeline is not None else None
@@ -132,7 +83,8 @@ def memory_of(offload: Offload, timeline: Timeline | None = None) -> Memory | No
 
 
 def device_spaces(live: Liveness) -> tuple[int, ...]:
-    """The memory spaces of device memory: all but the host's; of a TPU only HBM, its others are on the chip."""
+    """Return the memory spaces of device memory: all except the host's. On a TPU it is only HBM, as others are on the
+    chip."""
     spaces = spaces_of(live)
     if live.module.platform == "tpu":
         return tuple(space for space in spaces if space == 0)
@@ -171,6 +123,7 @@ def _lives_at(buffer: Buffer, time: int) -> bool:
 
 
 def _live_value(buffer: Buffer) -> LiveValue:
+    source = read_source(buffer.origin.instruction.metadata)
     maker, shape = buffer.origin.instruction, buffer.origin.shape
     kind: LiveValueKind = "argument" if buffer.parameter >= 0 else "result" if buffer.is_result else "temporary"
     named = maker.metadata.op_name if kind == "argument" else ""
@@ -182,7 +135,7 @@ def _live_value(buffer: Buffer) -> LiveValue:
         shape=shape.dims,
         bytes=buffer.bytes,
         kind=kind,
-        source=source_of(maker.metadata),
+        source=source.info if source else None,
     )
 
 
@@ -190,7 +143,8 @@ def _live_value(buffer: Buffer) -> LiveValue:
 
 
 def comes_back(live: Liveness, offload: Offload) -> dict[int, int]:
-    """For each copy to the host that is brought back later in the flat schedule: when the first copy back starts."""
+    """Return, for each copy to the host that is copied back later in the flat schedule, when the first copy back
+    starts."""
     starts = {t.id: live.time_of(t.computation, t.start_index) for t in offload.transfers}
     copies: dict[Node, list[int]] = {}
     for transfer in offload.transfers:
@@ -209,12 +163,12 @@ def comes_back(live: Liveness, offload: Offload) -> dict[int, int]:
 
 
 def backward_begin(live: Liveness, back: Mapping[int, int]) -> int | None:
-    """When the backward pass begins, as a time of the flat schedule; None where no copy to the host comes back later.
+    """Return when the backward pass begins in the flat schedule, or None where no copy to the host comes back later.
 
-    ``back`` is what `comes_back` says. It has begun with the first copy back of what was sent before. Work in front of
-    that copy belongs to it as far as JAX names it ``transpose(jvp...)``: going back from the copy, up to the first
-    matrix product or library call that JAX names as forward. (Cheap forward kernels, slices of weights for instance,
-    may be scheduled far behind their place, and zeros for gradients far in front of theirs.)
+    ``back`` is the result of `comes_back`. The backward pass has begun at the first copy back of a value that was sent
+    before. Work before that copy belongs to it where JAX names it ``transpose(jvp...)``: the search goes back from the
+    copy to the first matrix product or library call that JAX names as forward. (Cheap forward kernels, such as slices
+    of weights, may be scheduled far after their place, and zeros for gradients far before theirs.)
     """
     if not back:
         return None
@@ -241,14 +195,13 @@ def _release(
     returns = transfer.id in back
     late = returns and backward is not None and start >= backward
     leaf = _sent(live, instruction, transfer)
-    if leaf is None:  # a kernel that computes what it sends: there is nothing on the device to be freed
+    if leaf is None:  # a kernel that computes what it sends: no device memory is freed
         before = None if backward is None or not returns else not late
-        return Release(transfer.id, 0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
+        return Release(0, transfer.start, transfer.start, transfer.computation, late, before, None, None)
     last = live.instruction_at(leaf.last)
     size = leaf.buffer.bytes
     held = _held_ms(clock, leaf.first, leaf.last) if clock is not None else None
     return Release(
-        transfer=transfer.id,
         bytes=size,
         made=live.instruction_at(leaf.first).name,
         freed=last.name,
@@ -261,7 +214,7 @@ def _release(
 
 
 def _sent(live: Liveness, start: Instruction, transfer: Transfer) -> LiveLeaf | None:
-    """The array on the device that a copy to the host reads: an operand's, of the size that is sent if one has it."""
+    """Return the array on the device that a copy to the host reads: an operand's, of the sent size if one has it."""
     found: LiveLeaf | None = None
     for operand in start.operands:
         for leaf in live.values_of(start.computation, operand):
@@ -279,10 +232,11 @@ def _sent(live: Liveness, start: Instruction, transfer: Transfer) -> LiveLeaf | 
 
 
 def clock_of(live: Liveness, timeline: Timeline) -> Clock:
-    """Reads the time of the step at a place in the schedule off a timeline whose intervals bear instructions' names.
+    """Return a function that reads the time at a place of the schedule from a timeline whose intervals name
+    instructions.
 
-    Between two named intervals time goes with the number of instructions: kernels are recorded as runs, so the answer
-    is as coarse as those. Of a loop it is the first recorded turn.
+    Between two named intervals time is divided by the number of instructions. Kernels are recorded as runs, so the
+    result is as coarse as these runs. Of a loop it is the first recorded iteration.
     """
     names = {live.instruction_at(time).name: time for time in range(len(live.order))}
     marks: dict[int, tuple[float, float]] = {}

@@ -1,7 +1,7 @@
-"""Which results are written over an operand's buffer: those that must be, and those that may be where the operand dies.
+"""Results that are written over an operand's buffer: those that must be, and those that may be if the operand dies.
 
 The rules are XLA's (openxla/xla: hlo/analysis/alias_info.cc, ``GetInPlaceInputOutputPairs``; service/gpu,
-``FusionCanShareBufferHint``; hlo_dataflow_analysis.cc, ``CanShareOperandBufferWithUser``), read on the optimized
+``FusionCanShareBufferHint``; hlo_dataflow_analysis.cc, ``CanShareOperandBufferWithUser``), applied to the optimized
 module.
 """
 
@@ -15,7 +15,8 @@ from hloinspect.hlo.text import TextInstruction
 
 Path = tuple[int, ...]
 InPlace = dict[Path, tuple[int, Path]]
-"""By the path of a leaf of the result: the operand's number, and the path into it, whose buffer it is written to."""
+"""The operand that each leaf of a result is written over: by the leaf's path, the operand's number and the path into
+it."""
 
 _UPDATES = frozenset({"dynamic-update-slice", "scatter"})
 _ELEMENTWISE = frozenset(
@@ -36,13 +37,15 @@ def _path(text: str) -> Path:
 
 
 def read_aliases(text: str) -> InPlace:
-    """What ``{0}: (1, {}, may-alias)`` and its like in a text say: results and the operands that they lie in."""
+    """Return the results in a text such as ``{0}: (1, {}, may-alias)``, with the operands in which they lie."""
     return {_path(output): (int(number), _path(path)) for output, number, path in _ALIASES.findall(text)}
 
 
 def in_place(module: Module, instruction: Instruction) -> InPlace:
-    """The leaves of a result that must lie in an operand's buffer; for a generic async start the paths are those inside
-    its result, without the ``{1}``."""
+    """Return the leaves of a result that must lie in an operand's buffer.
+
+    For a generic async start the paths are those inside its result, without the ``{1}``.
+    """
     opcode = instruction.opcode
     if instruction.is_generic_async_start:
         wrapped = _wrapped(module, instruction)
@@ -65,7 +68,8 @@ def in_place(module: Module, instruction: Instruction) -> InPlace:
 
 
 def _wrapped(module: Module, start: Instruction) -> Instruction | None:
-    """The one instruction that an ``async-start`` wraps, its operands being the parameters in order; else None."""
+    """Return the instruction that an ``async-start`` contains if its operands are the parameters in order, else
+    None."""
     if start.start_of != "async":
         return None
     body = module.computations.get(next(iter(start.called_names), ""))
@@ -80,7 +84,7 @@ def _wrapped(module: Module, start: Instruction) -> Instruction | None:
 
 
 def _declared(instruction: Instruction) -> InPlace:
-    """``output_to_operand_aliasing``, which only text has (the reader of protos does not keep it)."""
+    """Return ``output_to_operand_aliasing``, which only text has: the reader of protos does not keep it."""
     if not isinstance(instruction, TextInstruction):
         return {}
     text = instruction.attributes.get("output_to_operand_aliasing", "")
@@ -88,7 +92,7 @@ def _declared(instruction: Instruction) -> InPlace:
 
 
 def _matmul(instruction: Instruction) -> InPlace:
-    """cuBLAS writes ``a b + beta c`` over ``c``."""
+    """Return the operand ``c`` of ``a b + beta c``, which cuBLAS overwrites."""
     if not instruction.custom_call_target.startswith("__cublas") or len(instruction.operands) < 3:
         return {}
     config = instruction.backend_config.get("gemm_backend_config", {})
@@ -97,7 +101,7 @@ def _matmul(instruction: Instruction) -> InPlace:
 
 
 def _body_in_place(module: Module, fusion: Instruction) -> InPlace:
-    """Results of a fusion that are updates of a parameter in place, seen through tuples and bitcasts."""
+    """Return the results of a fusion that update a parameter in place, also through tuples and bitcasts."""
     body = module.computations.get(next(iter(fusion.called.get("calls", ())), ""))
     if body is None:
         return {}
@@ -136,8 +140,10 @@ def _through(module: Module, body: Computation, operand: Operand) -> Instruction
 
 
 def may_reuse(module: Module, user: Instruction, path: Path, number: int, operand: Shape) -> bool:
-    """Whether a leaf of a result may be written over operand ``number`` (an array of shape ``operand``) if that is not
-    needed afterwards."""
+    """Return whether a leaf of a result may be written over operand ``number`` if that is not needed afterwards.
+
+    ``operand`` is the shape of its array.
+    """
     result = user.shape.at(path)
     if result is None:
         return False
@@ -155,10 +161,10 @@ def may_reuse(module: Module, user: Instruction, path: Path, number: int, operan
 
 
 def _walks_alike(body: Computation, path: Path, number: int) -> bool:
-    """Whether a fusion reads a parameter in the order in which it writes the leaf at ``path``: then it may write there.
+    """Return whether a fusion reads a parameter in the order in which it writes the leaf at ``path``.
 
-    All that depends on the parameter must be elementwise, a bitcast, or the update at the root; a reduction at the root
-    is done first and does not matter.
+    Only then it may write over the parameter. All that depends on the parameter must be elementwise, a bitcast, or the
+    update at the root. A reduction at the root is computed first and does not matter.
     """
     parameters = body.parameters
     if number >= len(parameters):

@@ -1,9 +1,9 @@
-"""When each buffer of a scheduled module is needed: XLA's live ranges, from the module alone.
+"""Live ranges of the buffers of a scheduled module, by XLA's rules, from the module alone.
 
-The schedule is laid flat: a loop's condition and body, a call's and a branch's computation stand once, in front of the
-instruction that calls them (openxla/xla, hlo/utils/hlo_live_range.cc, ``FlattenSchedule``). A *value* is a leaf of a
-result; it lives from where it is made to its last use or mention. A *buffer* is all values that must share memory: what
-a loop carries, and updates in place. Its life is the union of theirs, so a loop's buffer can be free in between.
+The schedule is made flat: the computations of a loop, a call and a branch come once, before the instruction that calls
+them (openxla/xla, hlo/utils/hlo_live_range.cc, ``FlattenSchedule``). A *value* is a leaf of a result. It lives from its
+definition to its last use or mention. A *buffer* is all values that must share memory: what a loop carries, and updates
+in place. Its life is the union of theirs, so a loop's buffer can be free in between.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hloinspect.memory.inplace import Path, in_place, may_reuse, read_aliases
 from hloinspect.memory.values import Buffer, Origin, ValueTable, join_spans
 
 MIN_REUSE_BYTES = 4096
-"""Below this nobody asks whether a result may overwrite an operand."""
+"""Least size for which it is checked whether a result may overwrite an operand."""
 
 _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "domain", "async-update", "add-dependency"})
 _FRESH = frozenset({"constant", "iota", "parameter"})
@@ -29,7 +29,7 @@ Values = list[int]
 
 @dataclass(frozen=True, slots=True)
 class LiveLeaf:
-    """An array, the buffer that it lies in, and the first and last time at which this value of it is needed."""
+    """An array, the buffer in which it lies, and the first and last time at which this value of it is needed."""
 
     shape: Shape
     buffer: Buffer
@@ -39,7 +39,7 @@ class LiveLeaf:
 
 @dataclass(frozen=True)
 class Liveness:
-    """The buffers of a module; ``order`` is the schedule laid flat, as (computation, place) by time."""
+    """The buffers of a module. ``order`` is the flat schedule, as (computation, place) by time."""
 
     module: Module
     buffers: tuple[Buffer, ...]
@@ -49,7 +49,7 @@ class Liveness:
     _places: dict[int, int]
 
     def instruction_at(self, time: int) -> Instruction:
-        """The instruction at a time."""
+        """Return the instruction at a time."""
         computation, index = self.order[min(time, len(self.order) - 1)]
         return self.module.computations[computation].instruction(index)
 
@@ -58,11 +58,11 @@ class Liveness:
         return {place: time for time, place in enumerate(self.order)}
 
     def time_of(self, computation: str, index: int) -> int | None:
-        """The time of an instruction by its place, or None where the device does not run it."""
+        """Return the time of an instruction by its place, or None where the device does not run it."""
         return self._times.get((computation, index))
 
     def values_of(self, computation: str, operand: Operand) -> tuple[LiveLeaf, ...]:
-        """The leaves of an operand's value; empty where nothing is known of it. Constants are left out."""
+        """Return the leaves of an operand's value, without constants. It is empty where the value is unknown."""
         values = self._values.get((computation, operand.name), [])
         instruction = self.module.computations[computation].find(operand.name)
         if instruction is None or len(values) != len(instruction.shape.leaves):
@@ -76,16 +76,17 @@ class Liveness:
 
 
 def liveness(module: Module) -> Liveness:
-    """The live ranges of a scheduled module.
+    """Return the live ranges of a scheduled module.
 
-    Raises HloParseError where the module cannot be followed. Linear in instructions and leaves of their results.
+    Raises HloParseError where the module cannot be followed. The time is linear in instructions and leaves of their
+    results.
     """
     return _Walk(module).run()
 
 
 @dataclass(slots=True)
 class _Frame:
-    """A computation that is being walked, and for whom."""
+    """A computation that is being walked, and its caller."""
 
     computation: Computation
     arguments: list[Values] | None  # None: parameters are values of their own (entry, loops)
@@ -126,7 +127,7 @@ class _Walk:
         key = (computation, operand.name)
         values = self._env.get(key)
         if values is None:
-            raise HloParseError(f"{operand.name} in {computation} is used but not defined in front of its use")
+            raise HloParseError(f"{operand.name} in {computation} is not defined before its use")
         return self._part(key, values, operand.path) if operand.path else values
 
     def _part(self, key: tuple[str, str], values: Values, path: Path) -> Values:
@@ -183,7 +184,7 @@ class _Walk:
         return self._result()
 
     def _callees(self, instruction: Instruction) -> list[str]:
-        """What stands in front of an instruction in the flat schedule, in order."""
+        """Return the computations that come before an instruction in the flat schedule, in order."""
         opcode = instruction.opcode
         if opcode == "while":
             return [*instruction.called.get("condition", ()), *instruction.called.get("body", ())]
@@ -197,13 +198,15 @@ class _Walk:
         return []
 
     def _begins_later(self, start: Instruction) -> bool:
-        """Whether a start has no operands although what it calls has: an update brings them (libtpu's calls of a
-        sparse core)."""
+        """Return whether a start has no operands although its computation has parameters.
+
+        An update then has the operands (libtpu's calls of a sparse core).
+        """
         body = self._module.computations.get(next(iter(start.called_names), ""))
         return not start.operands and body is not None and bool(body.parameters)
 
     def _begun_by(self, update: Instruction) -> Instruction | None:
-        """The start whose work this update begins, by bringing its operands; None for other instructions."""
+        """Return the start whose work this update begins with its operands, or None for other instructions."""
         if update.opcode not in ("async-update", "call-update") or len(update.operands) < 2:
             return None
         start = self._module.computations[update.computation].find(update.operands[0].name)
@@ -221,7 +224,7 @@ class _Walk:
         if call.opcode != "while":
             passed = call.operands[1:] if begun is not None else call.operands
             arguments = [self._operand(frame.computation.name, operand) for operand in passed]
-            if call.opcode == "conditional":  # operand 0 chooses; branch n takes operand n + 1
+            if call.opcode == "conditional":  # operand 0 is the choice; branch n takes operand n + 1
                 place = call.called_names.index(callee) + 1
                 arguments = arguments[place : place + 1]
         if call.start_of or begun is not None:
@@ -232,7 +235,7 @@ class _Walk:
         name = frame.computation.name
         self._active.discard(name)
         root = self._env.get((name, frame.computation.root.name), []) if len(frame.computation) else []
-        self._table.touch(root, self._time)  # what lives out is needed to the end
+        self._table.touch(root, self._time)  # results are needed to the end
         self._spans[name] = (frame.first_time, self._time)
         self._roots[name] = root
 
@@ -275,7 +278,7 @@ class _Walk:
         number = parameter.parameter_number
         if frame.arguments is not None:
             if not 0 <= number < len(frame.arguments):
-                raise HloParseError(f"nobody passes parameter {number} of {frame.computation.name}")
+                raise HloParseError(f"no call passes parameter {number} of {frame.computation.name}")
             self._table.touch(frame.arguments[number], self._time)
             return frame.arguments[number]
         values = self._fresh(parameter, frame.first_time)
@@ -300,7 +303,7 @@ class _Walk:
             again = [values[place] for values in (inside, checked) if place < len(values)]
             if self._table.value(root[place]) == self._table.value(
                 inside[place]
-            ):  # handed through: one value all along
+            ):  # passed on unchanged: one value for the whole loop
                 for value in again:
                     self._table.merge(value, start)
                 self._table.touch([start], self._time)
@@ -319,7 +322,7 @@ class _Walk:
         return self._env.get((computation, found.parameters[0].name), [])
 
     def _order_time(self, body: str) -> int:
-        """When a loop's body takes over what the loop was given: at its parameter."""
+        """Return the time at which a loop's body takes over the loop's initial values: that of its parameter."""
         parameters = self._module.computations[body].parameters
         first = self._spans[body][0]
         if not parameters:
@@ -333,7 +336,7 @@ class _Walk:
         callee = next(iter(call.called_names), "")
         found = self._roots.get(callee, [])
         self._table.touch(found, self._time)
-        if callee in self._called:  # a second call: the flat schedule has its computation at the first
+        if callee in self._called:  # the flat schedule has a computation at its first call
             for values in operands:
                 self._table.touch(values, self._time)
         self._called.add(callee)
@@ -368,7 +371,7 @@ class _Walk:
         return values
 
     def _close_inside(self, start: Instruction, caller: Instruction, results: Values) -> None:
-        """The values that an async computation made inside live until the done, and its root is the result."""
+        """Keep the values inside an async computation alive until its `done`, and make its root the result."""
         key = (start.computation, start.name)
         if key in self._inside:
             self._inside[key] = (self._inside[key][0], len(self._table))
@@ -382,7 +385,7 @@ class _Walk:
         leaves: Sequence[tuple[Path, Shape]],
         prefix: Path,
     ) -> Values:
-        """New values for leaves of a result, in the buffers of operands where they are written in place."""
+        """Return new values for leaves of a result, in the buffers of operands where they are written in place."""
         pairs = in_place(self._module, instruction)
         values = []
         for path, leaf in leaves:
@@ -422,13 +425,13 @@ class _Walk:
         return values
 
     def _note_reuse(self, instruction: Instruction, operands: list[Values], values: Values) -> None:
-        """Remembers which operands a result could overwrite; whether they die there is known only at the end."""
+        """Record which operands a result could overwrite. Whether they die there is known only at the end."""
         for value in values:
             size = self._table.origins[value].shape.size_bytes
             if size < MIN_REUSE_BYTES:
                 continue
             for number, given in enumerate(operands):
-                # An operand that comes out of a tuple or bitcast is not overwritten (heap_simulator.cc).
+                # An operand that is taken from a tuple or bitcast is not overwritten (heap_simulator.cc).
                 if (
                     len(given) != 1
                     or self._table.origins[given[0]].instruction.name != instruction.operands[number].name
@@ -454,8 +457,10 @@ class _Walk:
         )
 
     def _place_results(self) -> set[tuple[int, Path]]:
-        """Lets results share the buffers of donated arguments, and keeps the other arguments to the end. Gives the
-        donated ones as (number, path)."""
+        """Let results share the buffers of donated arguments, and keep the other arguments to the end.
+
+        Return the donated arguments as (number, path).
+        """
         aliases = donations(self._module)
         donated = set(aliases.values())
         for key, value in self._entry_parameters.items():
@@ -495,10 +500,10 @@ class _Walk:
         return tuple(buffers)
 
     def _overwritten(self, groups: dict[int, Values]) -> dict[int, int]:
-        """Values that give their memory to a result at their last use, so that the two are never there together, each
-        with that result.
+        """Return the values that give their memory to a result at their last use, each with that result.
 
-        Only buffers of one value do (heap_simulator.cc, ``may_reuse_operand_buffers``), and each only once.
+        The two are never in memory together. Only buffers of one value can do that (heap_simulator.cc,
+        ``may_reuse_operand_buffers``), and each only once.
         """
         table = self._table
         alone = {members[0] for members in groups.values() if len(members) == 1}
@@ -520,5 +525,6 @@ class _Walk:
 
 
 def donations(module: Module) -> dict[Path, tuple[int, Path]]:
-    """For each result of the step that is written over an argument: the parameter's number and the path into it."""
+    """Return, for each result of the step that is written over an argument, the parameter's number and the path into
+    it."""
     return read_aliases(module.attributes.get("input_output_alias", ""))

@@ -1,4 +1,4 @@
-"""Values and buffers: when each lives, which are one and the same, and which share memory."""
+"""Values and buffers: when each lives, which values are one, and which share memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hloinspect.hlo.shape import Shape
 from hloinspect.memory.inplace import Path
 
 ALIGNMENT = 256
-"""Temporaries begin at multiples of this (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes`` and the heap's own)."""
+"""Alignment of temporaries in bytes (xla/service/gpu, ``kXlaAllocatedBufferAlignBytes``, and that of the heap)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value is made: an instruction, the path into its result, and the array there."""
+    """The definition of a value: an instruction, the path into its result, and the array there."""
 
     instruction: Instruction
     path: Path
@@ -25,10 +25,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Values in one piece of memory. ``spans`` are the times [first, last] at which it is needed, in order and apart.
+    """Values in one piece of memory. ``spans`` are the times [first, last] at which it is needed, in order and
+    disjoint.
 
-    ``parameter`` is the entry's parameter that it is, or -1; ``is_result`` whether a result of the step lies in it.
-    Buffers of one ``chain`` are written over each other, one after the other; -1 where there is none.
+    ``parameter`` is the number of the entry parameter in it, or -1. ``is_result`` is whether a result of the step lies
+    in it. Buffers of one ``chain`` are written over each other, one after the other. It is -1 where there is none.
     """
 
     origin: Origin
@@ -49,8 +50,10 @@ def _find(parents: array[int], number: int) -> int:
 
 
 class ValueTable:
-    """Values by number, each with the first and last time at which it is needed. Two union-finds: of values that are
-    one, and of values that lie in one buffer."""
+    """Values by number, each with the first and last time at which it is needed.
+
+    It has two union-finds: of values that are one, and of values that lie in one buffer.
+    """
 
     def __init__(self) -> None:
         self.origins: list[Origin] = []
@@ -63,7 +66,7 @@ class ValueTable:
         return len(self.origins)
 
     def add(self, origin: Origin, start: int, end: int) -> int:
-        """A new value."""
+        """Add a new value and return its number."""
         number = len(self.origins)
         self.origins.append(origin)
         self._starts.append(start)
@@ -73,30 +76,30 @@ class ValueTable:
         return number
 
     def value(self, number: int) -> int:
-        """The value that stands for all that are one with it."""
+        """Return the value that represents all values that are one with this one."""
         return _find(self._same, number)
 
     def buffer(self, number: int) -> int:
-        """The value that stands for all that lie in the buffer of a value."""
+        """Return the value that represents all values in the buffer of this one."""
         return _find(self._shared, number)
 
     def start(self, number: int) -> int:
-        """The first time at which a value is needed."""
+        """Return the first time at which a value is needed."""
         return self._starts[self.value(number)]
 
     def end(self, number: int) -> int:
-        """The last time at which a value is needed."""
+        """Return the last time at which a value is needed."""
         return self._ends[self.value(number)]
 
     def touch(self, numbers: Iterable[int], time: int) -> None:
-        """Values are needed at a time."""
+        """Record that values are needed at a time."""
         for number in numbers:
             value = self.value(number)
             if self._ends[value] < time:
                 self._ends[value] = time
 
     def merge(self, number: int, into: int) -> None:
-        """Two values are one: it lives from when either begins until both have ended."""
+        """Make two values one, which lives from when either begins until both have ended."""
         one, other = self.value(number), self.value(into)
         if one != other:
             self._starts[other] = min(self._starts[other], self._starts[one])
@@ -105,13 +108,14 @@ class ValueTable:
             self.share(one, other)
 
     def share(self, number: int, other: int) -> None:
-        """Two values lie in one buffer."""
+        """Put two values into one buffer."""
         one, two = self.buffer(number), self.buffer(other)
         if one != two:
             self._shared[one] = two
 
     def groups(self, without: set[int]) -> dict[int, list[int]]:
-        """The values of each buffer, those that are one named once; ``without`` are left out."""
+        """Return the values of each buffer except ``without``. Of values that are one only the representative is
+        listed."""
         found: dict[int, list[int]] = {}
         for number, parent in enumerate(self._same):
             if number == parent and number not in without:
@@ -120,7 +124,7 @@ class ValueTable:
 
 
 def join_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Sorted spans, those that overlap or touch put together."""
+    """Return sorted spans with those that overlap or touch joined."""
     joined: list[tuple[int, int]] = []
     for first, last in spans:
         if joined and first <= joined[-1][1] + 1:
@@ -132,8 +136,10 @@ def join_spans(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What lies at one place: a buffer, or several that are written over each other, the first of them for
-    ``first_length`` instructions."""
+    """The content of one place: a buffer, or several that are written over each other.
+
+    The first of them lives for ``first_length`` instructions.
+    """
 
     bytes: int
     spans: tuple[tuple[int, int], ...]
@@ -141,4 +147,5 @@ class Chunk:
 
     @property
     def whole_length(self) -> int:
+        """Return the number of instructions from its first to its last use."""
         return self.spans[-1][1] - self.spans[0][0]

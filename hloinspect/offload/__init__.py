@@ -1,1 +1,1 @@
-"""Finds host transfers, pairs round trips."""
+"""Host transfers of a module, and the round trips that they form."""

@@ -1,7 +1,7 @@
-"""Which values are one and the same: through tuples, loops, calls and in-place updates.
+"""Classes of equal values: values are followed through tuples, loops, calls and in-place updates.
 
-A round trip is a copy to the host and the copy that brings it back, and what links them is the buffer. An async start
-and its done are linked by the context in the start's result, which may travel around a loop. Both are the classes of a
+A round trip is a copy to the host and the copy that brings the buffer back. The buffer links them. An async start and
+its `done` are linked by the context in the start's result, which a loop may carry. Both links are classes of a
 union-find over some of the leaves of a program's values.
 """
 
@@ -21,8 +21,8 @@ _SAME = frozenset({"bitcast", "opt-barrier", "optimization-barrier", "reshape", 
 
 
 class ValueClasses(ABC):
-    """Classes of the leaves that ``_keeps`` chooses. ``value`` names the class of a leaf; equal names mean one
-    value."""
+    """Classes of the leaves that ``_keeps`` selects. ``value`` names the class of a leaf. Leaves with equal names are
+    one value."""
 
     def __init__(self, program: Program) -> None:
         self._module = program.module
@@ -34,16 +34,16 @@ class ValueClasses(ABC):
                     self._visit(computation, instruction, self._kept(instruction.shape))
 
     def value(self, computation: str, name: str, path: Path) -> Node:
-        """The representative of the class that a leaf is in."""
+        """Return the representative of the class of a leaf."""
         return self._find((computation, name, path))
 
     @abstractmethod
     def _places(self, computation: Computation) -> Sequence[int]:
-        """Places of the instructions to look at."""
+        """Return the places of the instructions to read."""
 
     @abstractmethod
     def _keeps(self, leaf: Shape) -> bool:
-        """Whether leaves of this shape are followed."""
+        """Return whether leaves of this shape are followed."""
 
     def _find(self, node: Node) -> Node:
         root = node
@@ -90,7 +90,7 @@ class ValueClasses(ABC):
 
     @abstractmethod
     def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
-        """What links the values of all other instructions."""
+        """Link the values of all other instructions."""
 
     def _loop(self, computation: Computation, loop: Instruction, leaves: list[Path]) -> None:
         for path in leaves:
@@ -105,7 +105,7 @@ class ValueClasses(ABC):
     def _call(self, computation: Computation, call: Instruction, leaves: list[Path]) -> None:
         branches = call.called.get("branches")
         for position, callee in enumerate(call.called_names):
-            # a conditional's operand 0 chooses; branch n takes operand n + 1
+            # operand 0 of a conditional is the choice; branch n takes operand n + 1
             arguments = call.operands[position + 1 : position + 2] if branches else call.operands
             for number, operand in enumerate(arguments):
                 shape = self._module.shape_of(computation, operand)
@@ -143,8 +143,10 @@ class HostBuffers(ValueClasses):
             self._in_place(computation, instruction)
 
     def _in_place(self, computation: Computation, instruction: Instruction) -> None:
-        """An operand and a result of one shape in host memory: an update in place (a dynamic-update-slice, or a
-        fusion or an async start around one)."""
+        """Link an operand and a result of one shape in host memory, which are an update in place.
+
+        It is a dynamic-update-slice, or a fusion or an async start around one.
+        """
         prefix: Path = (1,) if instruction.is_generic_async_start else ()
         result = instruction.shape.at(prefix)
         if result is None or instruction.opcode == "copy":
@@ -159,7 +161,7 @@ class HostBuffers(ValueClasses):
 
 
 class AsyncContexts(ValueClasses):
-    """The contexts of async starts: scalar ``u32[]`` leaves, followed through control flow only."""
+    """The contexts of async starts: scalar ``u32[]`` leaves, followed only through control flow."""
 
     def _places(self, computation: Computation) -> Sequence[int]:
         return computation.ending_in("tuple", "get-tuple-element", "while", "call", "conditional", "-update", "barrier")
@@ -168,4 +170,4 @@ class AsyncContexts(ValueClasses):
         return leaf.dtype == "u32" and not leaf.dims
 
     def _other(self, computation: Computation, instruction: Instruction, leaves: list[Path]) -> None:
-        """Nothing else hands a context on."""
+        """Link nothing: no other instruction passes a context on."""

@@ -1,19 +1,19 @@
-"""What a module does with the host beside moving buffers: computation there, callbacks, feeds, sends and receives.
+"""Work of a module with the host that is no transfer: computation there, callbacks, feeds, sends and receives.
 
-Reported apart from transfers and never as offload: how long the host takes is not in the module, and none of it is
-what an offload policy asks for.
+It is reported separately from transfers and never as offload. How long the host takes is not in the module, and an
+offload policy requests none of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape
 from hloinspect.kinds import HostEventKind
 from hloinspect.offload.program import Program
+from hloinspect.offload.records import HostEvent
 
 HOST_COMPUTE: Final = "host_compute"
 CALLBACK: Final = "callback"
@@ -33,28 +33,8 @@ _ANNOTATIONS = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HostEvent:
-    """One instruction that works with the host. Bytes are those of one execution that go to the host and come from
-    it, as far as shapes tell; ``detail`` is the call's target or the handler's name.
-
-    ``kind`` is host_compute, callback, send, recv, infeed, outfeed, annotation (a placement that no compiler pass has
-    carried
-    out: the module is not optimized), or many_results (an async start of several results with host memory somewhere,
-    which no compiler was seen to make).
-    """
-
-    kind: HostEventKind
-    instruction: str
-    computation: str
-    executions: int
-    to_host_bytes: int
-    from_host_bytes: int
-    detail: str
-
-
 def host_events(program: Program) -> Iterator[HostEvent]:
-    """All of a program, in the order of its computations."""
+    """Yield all host events of a program, in the order of its computations."""
     for computation in program.computations():
         for index in _places(computation):
             event = _event(program, computation, computation.instruction(index))
@@ -70,11 +50,11 @@ def _places(computation: Computation) -> list[int]:
     return sorted(found | starts | {*called})
 
 
-def kind_of(module: Module, instruction: Instruction) -> HostEventKind | Literal[""]:
-    """What kind of host event an instruction is, or "".
+def host_event_kind(module: Module, instruction: Instruction) -> HostEventKind | Literal[""]:
+    """Return the kind of an instruction's host event, or "".
 
-    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a
-    ``custom-call`` in dumps and protos.
+    ``compute_on`` gives a HostExecute: ``custom-call-start`` in as_text(), an ``async-start`` around a ``custom-call``
+    in dumps and protos.
     """
     opcode = instruction.opcode
     if opcode in _FEEDS:
@@ -102,7 +82,7 @@ def _call_kind(target: str) -> HostEventKind | Literal[""]:
 
 
 def _event(program: Program, computation: Computation, instruction: Instruction) -> HostEvent | None:
-    kind = kind_of(program.module, instruction)
+    kind = host_event_kind(program.module, instruction)
     if not kind:
         return None
     operands = [program.module.shape_of(computation, operand) for operand in instruction.operands]
@@ -129,7 +109,7 @@ def _event(program: Program, computation: Computation, instruction: Instruction)
 
 
 def _device_bytes(shape: Shape | None) -> int:
-    """Bytes that do not lie in host memory already."""
+    """Return the bytes that do not lie in host memory already."""
     return 0 if shape is None else shape.size_bytes - shape.host_bytes
 
 

@@ -1,13 +1,12 @@
-"""Whether an asynchronous slice runs on a copy engine or as a kernel: XLA:GPU decides it per fusion.
+"""Mechanism of an asynchronous slice, a copy engine or a kernel. XLA:GPU decides it for each fusion.
 
-==================  ==========================================================================================
-JAX                 marker of a copy (facts: dynamic_slice_fusion, fusion-dynamic-memcpy-rewriter)
-==================  ==========================================================================================
-0.6.2 to 0.10.1     ``"kind":"__dynamic_memcpy"`` on the wrapped fusion; as_text() loses it
-0.10.2              custom fusion ``dynamic_slice_fusion``; ``dynamic_slice_config`` on the slice inside
-0.11 and later      ``dynamic_slice_config`` on the slice inside (0.12: with a nested ``linear``)
-none of these       a kernel that reads or writes pinned memory
-==================  ==========================================================================================
+================== ========================================================================================== JAX marker
+of a copy (facts: dynamic_slice_fusion, fusion-dynamic-memcpy-rewriter) ==================
+========================================================================================== 0.6.2 to 0.10.1
+``"kind":"__dynamic_memcpy"`` on the wrapped fusion; as_text() loses it 0.10.2 custom fusion ``dynamic_slice_fusion``;
+``dynamic_slice_config`` on the slice inside 0.11 and later ``dynamic_slice_config`` on the slice inside (0.12: with a
+nested ``linear``) none of these a kernel that reads or writes pinned memory ==================
+==========================================================================================
 """
 
 from __future__ import annotations
@@ -25,9 +24,12 @@ DMA: Final = "dma"
 KERNEL: Final = "kernel"
 UNKNOWN: Final = "unknown"
 
+_KEEPS_MARKERS = "keeps slice markers"
+
 
 def slice_mechanism(module: Module, start: Instruction) -> Mechanism:
-    """``dma`` or ``kernel`` for an async start around a slice; ``unknown`` where the text has lost the marker."""
+    """Return ``dma`` or ``kernel`` for an async start around a slice, or ``unknown`` where the text has lost the
+    marker."""
     if module.platform == "tpu" or start.start_of in ("dynamic-slice", "dynamic-update-slice", "copy", "slice"):
         return DMA
     body = module.computations.get(next(iter(start.called.get("calls", ())), ""))
@@ -56,7 +58,7 @@ def _is_copy_fusion(fusion: Instruction) -> bool:
 
 
 def slice_config(instruction: Instruction) -> dict[str, object] | None:
-    """The ``dynamic_slice_config`` of a dynamic-slice or dynamic-update-slice, or None."""
+    """Return the ``dynamic_slice_config`` of a dynamic-slice or dynamic-update-slice, or None."""
     config = instruction.backend_config.get("dynamic_slice_config")
     return config if isinstance(config, dict) else None
 
@@ -69,26 +71,34 @@ def _has_slice_config(body: Computation) -> bool:
 
 
 def is_pure_copy(body: Computation) -> bool:
-    """Whether a fusion's body only moves bytes. One that also computes runs as a kernel, and a kernel takes its
-    addresses from the index operands whatever its configuration says."""
+    """Return whether a fusion's body only moves bytes.
+
+    A fusion that also computes runs as a kernel. A kernel takes its addresses from the index operands, whatever its
+    configuration says.
+    """
     return all(instruction.opcode in _MOVES for instruction in body)
 
 
 def _keeps_markers(module: Module) -> bool:
-    """Whether this text would show the marker: some slice of the module has one, or a fusion shows that the text is of
-    JAX 0.10.2 or later. Worked out once a module, since the versions before lose the marker of every slice."""
-    known = vars(module)
-    if "_keeps_slice_markers" not in known:
-        known["_keeps_slice_markers"] = any(
+    """Return whether this text would show the marker. It is computed once for each module.
+
+    Either a slice of the module has the marker, or a fusion shows that the text is of JAX 0.10.2 or later. Texts of
+    earlier versions lose the marker of every slice.
+    """
+    found: bool | None = module.memo.get(_KEEPS_MARKERS)
+    if found is None:
+        found = module.memo[_KEEPS_MARKERS] = any(
             _has_slice_config(computation) or _has_emitter_config(computation)
             for computation in module.computations.values()
         )
-    return bool(known["_keeps_slice_markers"])
+    return found
 
 
 def _has_emitter_config(computation: Computation) -> bool:
-    """Whether some fusion has the ``native_emitter_backend_config`` that XLA writes since the release that moved the
-    marker to the slice: it is in as_text() of every program seen of 0.10.2 to 0.12.0, and of none before."""
+    """Return whether a fusion has the ``native_emitter_backend_config`` of the XLA that has its marker on the slice.
+
+    The as_text() of every known program of JAX 0.10.2 to 0.12.0 has it, and none of an earlier one.
+    """
     return any(
         "native_emitter_backend_config" in computation.instruction(index).backend_config
         for index in computation.ending_in("fusion")

@@ -1,5 +1,4 @@
-"""Checkpoint names of transfers. XLA drops them, so they come from the compile's manifest and are matched by source
-line."""
+"""Checkpoint names of transfers, from the manifest, matched by source line, since XLA drops them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from hloinspect.offload.transfers import D2H, Offload, Transfer
 
 @dataclass(frozen=True, slots=True)
 class OffloadedName:
-    """A ``checkpoint_name`` whose value was offloaded; where that value is computed (None: it is an argument)."""
+    """A ``checkpoint_name`` whose value was offloaded, and where that value is computed (None: it is an argument)."""
 
     name: str
     dtype: str
@@ -20,13 +19,13 @@ class OffloadedName:
     column: int | None
 
 
-_MOST_DIMENSIONS = 12  # the number of ways to match grows with them, and a manifest may say anything
+_MOST_DIMENSIONS = 12  # the number of possible matches grows with them, and a manifest may have any
 _MOST_NAMES = 3
 _PREFIXES = {"bfloat": "bf", "float": "f", "uint": "u", "int": "s", "complex": "c"}
 
 
-def hlo_dtype(dtype: str) -> str:
-    """HLO's word for one of JAX's: ``bf16`` for ``bfloat16``, ``f8e4m3fn`` for ``float8_e4m3fn``."""
+def hlo_type_name(dtype: str) -> str:
+    """Return HLO's name of a JAX type: ``bf16`` for ``bfloat16``, ``f8e4m3fn`` for ``float8_e4m3fn``."""
     if dtype == "bool":
         return "pred"
     for long, short in _PREFIXES.items():
@@ -36,13 +35,16 @@ def hlo_dtype(dtype: str) -> str:
 
 
 def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without its dimensions of one: a slice of a stack has one in front."""
+    """Return a shape without its dimensions of one, such as the first dimension of a slice of a stack."""
     return tuple(size for size in shape if size != 1)
 
 
 def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
-    """How many dimensions are whole where ``shape`` is one device's part of ``whole``; -1 where it can be none: its
-    dimensions are those of ``whole``, in order, each divided by a sharding."""
+    """Return how many dimensions are not divided where ``shape`` is one device's part of ``whole``.
+
+    It is -1 where ``shape`` is no such part: then its dimensions are not those of ``whole``, in order, each divided by
+    a sharding.
+    """
     if len(shape) > len(whole) or len(whole) > _MOST_DIMENSIONS:
         return -1
     if not shape:
@@ -55,7 +57,8 @@ def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
 
 
 def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[OffloadedName]:
-    """Names of the transfer's dtype of which it can be one device's part, those that are the most like it."""
+    """Return the names of the transfer's type whose value it can be one device's part of, only the most similar
+    ones."""
     shape = _trimmed(transfer.tensor.shape)
     alike = [name for name in names if name.dtype == transfer.tensor.dtype]
     same = [name for name in alike if _trimmed(name.shape) == shape]
@@ -67,8 +70,11 @@ def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[Offload
 
 
 def _by_line(transfer: Transfer, names: Sequence[OffloadedName]) -> list[str]:
-    """The names that are computed where the transfer's tensor is, of those that fit: a library's line computes many
-    things. Where none fits (dimensions may be merged), the names of that line."""
+    """Return the names that fit and are computed on the line of the transfer's tensor.
+
+    One line of a library computes many values. Where no name fits (dimensions may be merged), it is all names of the
+    line.
+    """
     source = transfer.source
     fitting = _fitting(transfer, names) or names
     here = [n.name for n in fitting if source is not None and (n.line, n.column) == (source.line, source.column)]
@@ -80,14 +86,16 @@ def _only(names: Sequence[OffloadedName]) -> str:
 
 
 def _by_shape(transfer: Transfer, names: Sequence[OffloadedName], placed: Collection[str]) -> str:
-    """The one name that fits, if need be the one of which no other transfer has the line."""
+    """Return the only name that fits. Where several fit, return the one whose line no other transfer has."""
     fitting = _fitting(transfer, names)
     return _only(fitting) or _only([name for name in fitting if name.name not in placed])
 
 
 def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
-    """The same offload with checkpoint names on the transfers that can be told apart; an H2D takes its round trip's
-    name."""
+    """Return the offload with checkpoint names on the transfers that can be identified.
+
+    An H2D takes the name of its round trip.
+    """
     sent = [transfer for transfer in offload.transfers if transfer.direction == D2H]
     at_line = {t.id: [t.tensor.name] if t.tensor.name else _by_line(t, names) for t in sent}
     single = {number: some[0] for number, some in at_line.items() if len(some) == 1}
@@ -97,15 +105,21 @@ def with_names(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
 
 
 def with_alternatives(offload: Offload, names: Sequence[OffloadedName]) -> Offload:
-    """The same with ``one or other`` on transfers that have no name yet, where two or three that are alike are computed
-    on one line: queries and keys of as many heads, rotated by one function."""
+    """Return the offload with ``one or other`` on transfers without a name where two or three similar values share a
+    line.
+
+    An example is queries and keys of as many heads, rotated by one function.
+    """
     sent = [t for t in offload.transfers if t.direction == D2H and not t.tensor.name]
     at_line = {t.id: _by_line(t, names) for t in sent}
     return _with(offload, {number: " or ".join(some) for number, some in at_line.items() if len(some) <= _MOST_NAMES})
 
 
 def _with(offload: Offload, found: Mapping[int, str]) -> Offload:
-    """With these names, by number of transfer, on transfers that have none, and on what comes back of them."""
+    """Return the offload with these names by number of transfer, also on the transfers that copy these back.
+
+    Names that are known already are kept.
+    """
     named = [
         replace(
             transfer,

@@ -1,7 +1,7 @@
-"""Which done waits for which async start: in one computation, through updates, and around loops.
+"""Pairs of async starts and their waits: in one computation, through updates, and around loops.
 
-Since XLA of August 2026 a start's context may travel through a while's tuple: started in one turn, awaited in the
-next or behind the loop (openxla/xla commit e28fcc12a6). Every start and every done of such a chain belongs to one key.
+Since XLA of August 2026 a start's context may be carried by a while: it starts in one iteration, and its wait is in the
+next one or after the loop (openxla/xla commit e28fcc12a6). Every start and every `done` of such a chain has one key.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hloinspect.offload.buffers import AsyncContexts
 from hloinspect.offload.program import Program
 
 Key = tuple[str, str]
-"""An async pair: computation and name of a start that stands for all that share its context."""
+"""Key of an async pair: computation and name of a start that represents all starts with the same context."""
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Where a pair is waited for."""
+class Wait:
+    """The place of the wait for a pair."""
 
     name: str
     computation: str
@@ -27,19 +27,25 @@ class Done:
 
 @dataclass(frozen=True)
 class AsyncPairs:
-    """``start_keys`` and ``done_keys`` give the key of a start or a done by (computation, name); ``dones`` what waits
-    first."""
+    """The async pairs of a program.
+
+    ``start_keys`` and ``done_keys`` give the key of a start or a `done` by (computation, name). ``dones`` gives the
+    first wait of each key.
+    """
 
     start_keys: dict[Key, Key]
     done_keys: dict[Key, Key]
-    dones: dict[Key, Done]
+    dones: dict[Key, Wait]
 
 
 def async_pairs(program: Program) -> AsyncPairs:
-    """The pairs of a program. A done without a start that can be found has no key, a start without a done no entry."""
+    """Return the pairs of a program.
+
+    A `done` whose start is not found has no key. A start without a `done` has no entry in ``dones``.
+    """
     starts: dict[Key, Key] = {}
     dones: dict[Key, Key] = {}
-    first: dict[Key, Done] = {}
+    first: dict[Key, Wait] = {}
     lost: list[tuple[Computation, int]] = []
     for computation in program.computations():
         begun: dict[str, str] = {}
@@ -56,7 +62,7 @@ def async_pairs(program: Program) -> AsyncPairs:
                 lost.append((computation, index))
             else:
                 dones[(computation.name, name)] = (computation.name, start)
-                first.setdefault((computation.name, start), Done(name, computation.name, index))
+                first.setdefault((computation.name, start), Wait(name, computation.name, index))
     if lost:
         waiting = [(c, c.instruction(index)) for c, index in lost]
         _pair_by_context(program, starts, dones, first, [(c, i) for c, i in waiting if i.operands])
@@ -64,7 +70,7 @@ def async_pairs(program: Program) -> AsyncPairs:
 
 
 def _context(instruction: Instruction) -> tuple[int, ...] | None:
-    """The path of a start's context: the last element of its result, if that is a scalar u32."""
+    """Return the path of a start's context, which is the last element of its result if that is a scalar u32."""
     elements = instruction.shape.elements
     if not elements or elements[-1].dtype != "u32" or elements[-1].dims:
         return None
@@ -75,10 +81,10 @@ def _pair_by_context(
     program: Program,
     starts: dict[Key, Key],
     dones: dict[Key, Key],
-    first: dict[Key, Done],
+    first: dict[Key, Wait],
     lost: list[tuple[Computation, Instruction]],
 ) -> None:
-    """Pairs dones that found no start in their own computation by the context that they share with one elsewhere."""
+    """Pair each `done` whose start is not in its own computation with a start elsewhere that has the same context."""
     contexts = AsyncContexts(program)
     keys: dict[object, Key] = {}
     for start in list(starts):
@@ -91,7 +97,7 @@ def _pair_by_context(
     members: dict[Key, list[Key]] = {}
     for start, key in starts.items():
         members.setdefault(key, []).append(start)
-    for computation, instruction in reversed(lost):  # a done inside the loop comes before the one behind it
+    for computation, instruction in reversed(lost):  # a `done` inside the loop comes before the one after it
         operand = instruction.operands[0]
         shape = program.module.shape_of(computation, operand)
         if shape is None or not shape.elements:
@@ -102,6 +108,6 @@ def _pair_by_context(
             continue
         dones[(computation.name, instruction.name)] = found
         for start in members[found]:
-            first.setdefault(start, Done(instruction.name, computation.name, instruction.index))
-    for done, key in list(dones.items()):  # pairs of one computation take part in a chain too
+            first.setdefault(start, Wait(instruction.name, computation.name, instruction.index))
+    for done, key in list(dones.items()):  # pairs of one computation are part of a chain too
         dones[done] = starts.get(key, key)

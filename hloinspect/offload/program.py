@@ -1,4 +1,4 @@
-"""The part of a module that the device runs: which computations, how often, inside how many loops."""
+"""The part of a module that the device runs: its computations, how often each runs, and in how many loops."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from hloinspect.hlo.model import Computation, Instruction, Module
 
 _NEEDED = {"while": {"body", "condition"}, "call": {"to_apply"}, "conditional": {"branches"}}
 MAX_EXECUTIONS = 10**12
-"""More runs of one computation in a step than any device could do in a day."""
+"""Most runs of one computation in a step: more than any device could do in a day."""
 MAX_WALKED = 2_000_000
-"""Instructions that a walk through the step may come to that follows each call and takes each loop once. Calls of calls
-multiply, and analyses walk; a module may have as many instructions as it likes."""
+"""Most instructions of a walk through the step that follows each call and each loop once.
+
+The number of calls in calls can multiply, and analyses follow all of them. A module may have any number of
+instructions.
+"""
 _MAX_REPEATED = 10
-"""Times the module's own size that such a walk may come to in any case."""
+"""Factor of the module's size that such a walk may always reach."""
 CONTROL_FLOW = frozenset(_NEEDED)
 
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """One call of a computation: by which instruction of which computation, and how often for each run of the
+    """A call of a computation: the calling instruction and its computation, and how often for each run of the
     caller."""
 
     caller: str
@@ -32,11 +35,12 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Program:
-    """``executions`` counts the runs of each reachable computation in one step; ``loop_depth`` the loops around it.
+    """The computations that a step runs.
 
-    ``order`` has callers before callees. ``unknown_trip_counts`` names the loops that were counted as one turn
-    because the
-    module does not tell; ``conditional`` the computations that run only if a branch is taken (counted as taken).
+    ``executions`` counts the runs of each reachable computation in one step. ``loop_depth`` counts the loops around it.
+    ``order`` has callers before callees. ``unknown_trip_counts`` names the loops counted as one iteration because the
+    module does not show their trip count. ``conditional`` has the computations that run only if a branch is taken (they
+    are counted as taken).
     """
 
     module: Module
@@ -48,17 +52,19 @@ class Program:
     conditional: frozenset[str]
 
     def computations(self) -> list[Computation]:
+        """Return the reachable computations in ``order``."""
         return [self.module.computations[name] for name in self.order]
 
 
 def control_flow(computation: Computation) -> list[Instruction]:
-    """The whiles, calls and conditionals of a computation, in schedule order."""
+    """Return the whiles, calls and conditionals of a computation in the order of the schedule."""
     found = (computation.instruction(index) for index in computation.ending_in("while", "call", "conditional"))
     return [instruction for instruction in found if instruction.opcode in CONTROL_FLOW]
 
 
-def program_of(module: Module) -> Program:
-    """Follows whiles, calls (command buffers of JAX <= 0.8 too) and conditionals from the entry.
+def build_program(module: Module) -> Program:
+    """Return the computations reached from the entry through whiles, calls (command buffers of JAX <= 0.8 too) and
+    branches.
 
     Raises HloParseError if computations call each other in a circle.
     """
@@ -95,7 +101,7 @@ def program_of(module: Module) -> Program:
     for name in order:
         walked += walks[name] * len(module.computations[name])
         if walked > MAX_WALKED and walked > _MAX_REPEATED * module.instruction_count:
-            raise HloParseError(f"calls inside each other come to more than {walked:,} instructions (at {name})")
+            raise HloParseError(f"nested calls run more than {walked:,} instructions (at {name})")
         for site in sites[name]:
             walks[site.callee] += walks[name]
             executions[site.callee] += executions[name] * site.times

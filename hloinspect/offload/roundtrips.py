@@ -1,18 +1,15 @@
-"""Links each transfer to the one that brings the same buffer back, and says what becomes of those that have none.
+"""Linking each transfer to the one that brings the same buffer back, and the outcome of those without one.
 
-==============  =============================================================================================
-fate            what it means
-==============  =============================================================================================
-round trip      written by a D2H and fetched by an H2D of the step
-argument        fetched from an argument of the step that lives in host memory
-result          written to a result of the step
-host copy       copied within host memory on the way, so the other end is behind that copy
-never read      written, and neither fetched nor returned: the copy is wasted
-never written   fetched, and nothing in the step wrote it
-==============  =============================================================================================
+============== ============================================================================================= outcome
+what it means ==============
+============================================================================================= round trip written by a
+D2H and fetched by an H2D of the step argument fetched from an argument of the step that is in host memory result
+written to a result of the step host copy copied within host memory on the way, so the other end is that of the copy
+never read written, and neither fetched nor returned: the copy is useless never written fetched, and nothing in the step
+wrote it ============== =============================================================================================
 
-Of a buffer with several writers and readers (stacks.py) each has its own: a slot that nobody reads is never read though
-the rest of its stack is.
+If a buffer has several writers and readers (stacks.py) each has its own outcome: a part that no transfer reads is never
+read, although the rest of its stack is.
 """
 
 from __future__ import annotations
@@ -45,8 +42,10 @@ class EntryBuffers:
 
 
 def round_trips(program: Program, transfers: Sequence[Transfer], entry_value: EntryBuffers) -> list[Transfer]:
-    """The same transfers with ``round_trip``, ``partners`` and ``fate``; an H2D takes its partner's source line and
-    name."""
+    """Return the transfers with ``round_trip``, ``partners`` and ``outcome``.
+
+    An H2D takes the source line and the name of its partner.
+    """
     reads = reads_of(program, transfers, entry_value.copied)
     partners = _partners(transfers, reads)
     by_id = {transfer.id: transfer for transfer in transfers}
@@ -73,8 +72,11 @@ def round_trips(program: Program, transfers: Sequence[Transfer], entry_value: En
 
 
 def _partners(transfers: Sequence[Transfer], reads: Reads) -> dict[int, tuple[int, ...]]:
-    """For each transfer those that read what it writes, or write what it reads: the one that does so most often first,
-    of those that do as often one that runs as often as it (peeled with peeled), if there is one that has no other."""
+    """Return, for each transfer, those that read what it writes, or write what it reads, the most frequent first.
+
+    Among equally frequent partners one with as many executions comes first (peeled with peeled), and among these one
+    that has no other partner.
+    """
     by_id = {transfer.id: transfer for transfer in transfers}
     found: dict[int, list[int]] = {}
     for writer, reader in sorted(reads.times):

@@ -1,10 +1,11 @@
-"""Checks that XLA:GPU's copies of slices walk the way their index does.
+"""Checks that XLA:GPU's copies of slices use the addresses of their index.
 
-A slice that runs as a memcpy takes its address from a configuration (byte offset and stride a turn), not from its index
-operand. In jax 0.10.2 and 0.11.0 the two disagree for slices in host memory: the backward pass reads the layers in
-the wrong order, and gradients are wrong without a word (openxla/xla PR 46231 and 46308). Double buffering adds a second
-fault of this kind (PR 47218), and an index that is out of bounds a third, outside of loops (issue 49120). Up to 0.10.1
-pipelined host offloading is a fourth: each copy goes to, or comes from, the place of the next turn. See docs/slices.md.
+A slice that runs as a memcpy takes its address from a configuration (byte offset, and byte stride for each iteration),
+not from its index operand. In jax 0.10.2 and 0.11.0 the two differ for slices in host memory: the backward pass reads
+the layers in the wrong order, and gradients are wrong without any message (openxla/xla PR 46231 and 46308). Double
+buffering adds a second fault of this kind (PR 47218), and an index that is out of bounds a third, outside of loops
+(issue 49120). Up to 0.10.1 pipelined host offloading is a fourth: each copy uses the place of the next iteration. See
+docs/slices.md.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from hloinspect.offload.program import Program
 _ITERATIONS = 2
 
 MEMCPY_CONFIG = "dynamic_memcpy_config"
-"""The configuration that jax up to 0.10.1 writes: the pass fusion-dynamic-memcpy-rewriter makes it."""
+"""Configuration of jax up to 0.10.1, made by the pass fusion-dynamic-memcpy-rewriter."""
 SLICE_CONFIG = "dynamic_slice_config"
-"""That of 0.10.2 and later: the pass dynamic-slice-annotator makes it."""
+"""Configuration of jax 0.10.2 and later, made by the pass dynamic-slice-annotator."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceCheck:
-    """One slice: its byte offsets in the first turns of the innermost loop around it (outside of loops: its one byte
-    offset) by its index (``by_index``) and by its configuration (``emitted``). ``instruction`` is the one in the
-    schedule, ``on_host`` whether the sliced buffer is in host memory, ``config`` the name of the configuration."""
+    """A slice with its byte offsets by its index (``by_index``) and by its configuration (``emitted``).
+
+    There is one offset for each of the first iterations of the innermost loop around it, or a single one outside of
+    loops. ``instruction`` is the scheduled instruction. ``on_host`` is whether the sliced buffer is in host memory.
+    ``config`` is the name of the configuration.
+    """
 
     computation: str
     instruction: str
@@ -43,6 +47,7 @@ class SliceCheck:
 
     @property
     def agrees(self) -> bool:
+        """Return whether index and configuration give the same offsets."""
         return self.by_index == self.emitted
 
 
@@ -51,14 +56,16 @@ _REASONS: Mapping[Why, str] = {
     "configuration": "the configuration names no offset in the loop around it",
     "index": "the module does not determine the index",
     "iterations": "the module does not determine how often the loop runs",
-    "limit": "the index takes too long to work out",
+    "limit": "evaluating the index takes too long",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class UncheckedSlice:
-    """A slice of host memory that is copied by its configuration, and of which nobody knows whether that is its index:
-    ``instruction`` is the one in the schedule."""
+    """A slice of host memory that is copied by its configuration, which could not be compared with its index.
+
+    ``instruction`` is the scheduled instruction.
+    """
 
     computation: str
     instruction: str
@@ -67,20 +74,23 @@ class UncheckedSlice:
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """The slices of a module that are copied by their configuration: ``checks`` are those whose configuration and index
-    can both be worked out, for the first iterations of the loop, ``unchecked`` the others in host memory."""
+    """The slices of a module that are copied by their configuration.
+
+    ``checks`` are those whose configuration and index are both known for the first iterations of the loop.
+    ``unchecked`` are the others in host memory.
+    """
 
     checks: tuple[SliceCheck, ...] = ()
     unchecked: tuple[UncheckedSlice, ...] = ()
 
     @property
     def wrong(self) -> tuple[SliceCheck, ...]:
-        """The slices of host memory that are copied from or to another place than their index says."""
+        """Return the slices of host memory that are copied from or to another place than that of their index."""
         return tuple(check for check in self.checks if check.on_host and not check.agrees)
 
     @property
     def gap(self) -> str:
-        """Return what could not be checked, and why; "" where all of it was."""
+        """Return what could not be checked, and why, or "" where everything was checked."""
         if not self.unchecked:
             return ""
         reasons = Counter(each.why for each in self.unchecked)
@@ -94,7 +104,7 @@ class Slices:
 
 
 def check_slices(program: Program) -> Slices:
-    """Check every slice that is copied by its configuration, for the first iterations of its loop."""
+    """Return checks of every slice that is copied by its configuration, for the first iterations of its loop."""
     module = program.module
     arguments = _loop_arguments(program)
     uncounted = _in_uncounted_loops(program)
@@ -121,8 +131,11 @@ def check_slices(program: Program) -> Slices:
 
 
 def _decided(found: SliceCheck | UncheckedSlice, is_uncounted: bool) -> SliceCheck | UncheckedSlice:
-    """Return what is sure of a slice. In a loop whose iterations are not counted only the first one is sure to run: a
-    slice that is wrong from the second one on may be right."""
+    """Return what is certain about a slice.
+
+    In a loop whose iterations are not counted only the first one is certain to run. So a slice that is wrong from the
+    second one on may be right.
+    """
     if isinstance(found, UncheckedSlice) or not is_uncounted or found.agrees:
         return found
     if not found.on_host or found.by_index[0] != found.emitted[0]:
@@ -131,7 +144,7 @@ def _decided(found: SliceCheck | UncheckedSlice, is_uncounted: bool) -> SliceChe
 
 
 def _in_uncounted_loops(program: Program) -> frozenset[str]:
-    """Return the computations whose innermost loop runs nobody knows how often."""
+    """Return the computations whose innermost loop runs an unknown number of times."""
     found: set[str] = set()
     for site in program.call_sites:  # callers come before callees
         call = program.module.computations[site.caller].instruction(site.index)
@@ -142,36 +155,42 @@ def _in_uncounted_loops(program: Program) -> frozenset[str]:
 
 
 def _loop_arguments(program: Program) -> Mapping[str, Sequence[Arguments]]:
-    """For each computation inside a loop its arguments in the first turns of the innermost one, in the first turn of
-    the loops around it."""
+    """Return, for each computation in a loop, its arguments in the first iterations of the innermost loop.
+
+    The loops around that one are in their first iteration.
+    """
     module = program.module
     found: dict[str, list[Arguments]] = {}
     for site in program.call_sites:  # callers come before callees
         caller = module.computations[site.caller]
         call = caller.instruction(site.index)
-        outer = found.get(site.caller) or [no_arguments]
+        enclosing = found.get(site.caller) or [no_arguments]
         if call.opcode == "while":
             iterations = _ITERATIONS if call.name in program.unknown_trip_counts else min(site.times, _ITERATIONS)
-            values = LoopValues(module, caller, call, outer[0])
+            values = LoopValues(module, caller, call, enclosing[0])
             found[site.callee] = [values.arguments(iteration) for iteration in range(iterations)]
         elif call.opcode == "call":
             found[site.callee] = (
-                [passed_on(module, caller, call, each) for each in outer] if found.get(site.caller) else []
+                [passed_on(module, caller, call, each) for each in enclosing] if found.get(site.caller) else []
             )
     return found
 
 
-def passed_on(module: Module, caller: Computation, call: Instruction, outer: Arguments, first: int = 0) -> Arguments:
-    """Return the parameters of what a call or a fusion calls: its operands from the ``first`` on. ``outer`` are those
-    of the caller."""
-    known: dict[tuple[int, tuple[int, ...]], int | None] = {}  # else calls inside each other would multiply
+def passed_on(
+    module: Module, caller: Computation, call: Instruction, enclosing: Arguments, first: int = 0
+) -> Arguments:
+    """Return the parameters of the computation that a call or a fusion calls: its operands from the ``first`` on.
+
+    ``enclosing`` are the arguments of the caller.
+    """
+    known: dict[tuple[int, tuple[int, ...]], int | None] = {}  # otherwise the work of nested calls would multiply
 
     def value(number: int, path: tuple[int, ...]) -> int | None:
         if not 0 <= number < len(call.operands) - first:
             return None
         if (number, path) not in known:
             operand = call.operands[first + number]
-            known[number, path] = evaluate(module, caller, Operand(operand.name, operand.path + path), outer)
+            known[number, path] = evaluate(module, caller, Operand(operand.name, operand.path + path), enclosing)
         return known[number, path]
 
     return value
@@ -225,14 +244,16 @@ def _number(value: object) -> int | None:
 
 
 def _emitted(part: Instruction, memcpy: Mapping[str, object] | None, iterations: int) -> tuple[int, ...] | None:
-    """Byte offsets of the first turns (0 turns: the one outside of loops) as XLA will use them, or None where no
-    configuration says so."""
+    """Return the byte offsets in the first iterations, as XLA will use them, or None where no configuration has them.
+
+    With 0 iterations it is the single offset outside of loops.
+    """
     config = slice_config(part)
     if config is not None:
         linear = config.get("linear")
         fields = linear if isinstance(linear, dict) else config
         offset, stride = _number(fields.get("byte_offset", 0)), _number(fields.get("byte_stride", 0))
-        # loop_index counts loops from the innermost one out; only that one is followed here
+        # loop_index counts loops from the innermost one outwards; only that one is read here
         loop = config.get("loop_index")
         if offset is None or stride is None or str(loop or 0) != "0" or (loop is not None and not iterations):
             return None
@@ -251,7 +272,7 @@ def _shape(module: Module, body: Computation, operands: Sequence[Operand], numbe
 
 
 def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, arguments: Arguments) -> int | None:
-    """The byte offset that a slice's index operands name."""
+    """Return the byte offset of a slice's index operands, or None where they are unknown."""
     first = 1 if part.opcode == "dynamic-slice" else 2
     taken = part.shape if part.opcode == "dynamic-slice" else _shape(module, body, part.operands, 1)
     return None if taken is None else offset_bytes(module, body, part.operands[first:], taken, whole, arguments)
@@ -260,7 +281,7 @@ def _offset(module: Module, body: Computation, part: Instruction, whole: Shape, 
 def offset_bytes(
     module: Module, body: Computation, indices: Sequence[Operand], taken: Shape, whole: Shape, arguments: Arguments
 ) -> int | None:
-    """Return where in ``whole`` the part ``taken`` begins, or None; indices are clamped as HLO does."""
+    """Return the byte in ``whole`` at which the part ``taken`` begins, or None. Indices are clamped as in HLO."""
     if len(indices) != len(whole.dims) or len(taken.dims) != len(whole.dims):
         return None
     strides = byte_strides(whole)
@@ -274,7 +295,7 @@ def offset_bytes(
 
 
 def byte_strides(shape: Shape) -> list[int]:
-    """Return for each dimension how many bytes lie between two neighbours, by the layout."""
+    """Return for each dimension the bytes between two neighbours, by the layout."""
     order = shape.minor_to_major or tuple(range(len(shape.dims) - 1, -1, -1))
     strides = [0] * len(shape.dims)
     step = dtype_bits(shape.dtype)

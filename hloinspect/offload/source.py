@@ -1,7 +1,7 @@
-"""The user's line of a transfer: that of its producer.
+"""The user's line of a transfer, which is the line of its producer.
 
-The transfer's own frame is the ``lax.scan`` line (a slice into a stack) or none at all (an unrolled copy), so the
-value is followed back through bitcasts, tuples, fusion roots and loop carries to the instruction that computed it.
+The transfer's own frame is the ``lax.scan`` line (a slice into a stack) or missing (an unrolled copy). So the value is
+followed back through bitcasts, tuples, fusion roots and loop carries to the instruction that computed it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from hloinspect.hlo.model import Computation, Frame, Instruction, Metadata, Module, Operand
 from hloinspect.offload.program import Program
+from hloinspect.offload.records import SourceInfo
 
 Path = tuple[int, ...]
 
@@ -22,8 +23,7 @@ _MAX_STEPS = 256
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A place in the user's program. ``op_name`` is JAX's name stack there; ``backward`` whether it is in a
-    transposed part."""
+    """A place in the user's program. ``op_name`` is JAX's name stack."""
 
     file: str
     line: int
@@ -31,20 +31,25 @@ class Source:
     column: int
     op_name: str
 
+    @property
+    def info(self) -> SourceInfo:
+        """Return what a report says of the place."""
+        return SourceInfo(self.file, self.line, self.function or None)
+
 
 def is_library_frame(frame: Frame) -> bool:
-    """Whether a frame lies in an installed package or the standard library instead of the user's own code."""
+    """Return whether a frame lies in an installed package or the standard library, and not in the user's own code."""
     return any(mark in frame.file for mark in _LIBRARY_MARKS)
 
 
 def user_frame(frames: tuple[Frame, ...]) -> Frame | None:
-    """The innermost frame of the user's own code; the innermost of all where every one is a library's."""
+    """Return the innermost frame of the user's own code, or the innermost of all where every frame is a library's."""
     own = [frame for frame in frames if frame.file and not is_library_frame(frame)]
     return own[0] if own else (frames[0] if frames else None)
 
 
-def source_of(metadata: Metadata) -> Source | None:
-    """Where metadata points, or None where it has no frame."""
+def read_source(metadata: Metadata) -> Source | None:
+    """Return the place that metadata names, or None where it has no frame."""
     frame = user_frame(metadata.frames)
     if frame is None or not frame.file:
         return None
@@ -61,21 +66,26 @@ class Producer:
 
 
 def producer(program: Program, computation: Computation, operand: Operand) -> Producer:
-    """Who computed an operand's value, followed through loop carries (into the body first, then the initial value)."""
-    climber = _Climber(program)
-    return climber.climb(computation, operand)
+    """Return what computed an operand's value.
+
+    It is followed through loop carries, into the body first and then to the initial value.
+    """
+    search = _ProducerSearch(program)
+    return search.climb(computation, operand)
 
 
 def _nearest(passed: list[Instruction]) -> Producer:
-    """The last of the instructions passed on the way that has a frame; else what the last one says. Looked at from
-    the end, so that the metadata of most is never taken apart."""
+    """Return the last of the passed instructions that has a frame, or the op_name of the last one.
+
+    The search begins at the end, so the metadata of most instructions is not parsed.
+    """
     for instruction in reversed(passed):
         if instruction.metadata.frames:
-            return Producer(source_of(instruction.metadata), instruction.metadata.op_name, "")
+            return Producer(read_source(instruction.metadata), instruction.metadata.op_name, "")
     return Producer(None, passed[-1].metadata.op_name if passed else "", "")
 
 
-class _Climber:
+class _ProducerSearch:
     def __init__(self, program: Program) -> None:
         self._module: Module = program.module
         self._entry = program.module.entry_name
@@ -95,7 +105,7 @@ class _Climber:
             if step is None:
                 if instruction.opcode == "parameter" and computation.name == self._entry:
                     metadata = instruction.metadata
-                    return Producer(source_of(metadata), metadata.op_name, metadata.op_name or instruction.name)
+                    return Producer(read_source(metadata), metadata.op_name, metadata.op_name or instruction.name)
                 break
             computation, operand = step
         return _nearest(passed)
@@ -103,7 +113,7 @@ class _Climber:
     def _step(
         self, computation: Computation, instruction: Instruction, path: Path
     ) -> tuple[Computation, Operand] | None:
-        """Where the value of an instruction comes from, or None if it is made here."""
+        """Return where the value of an instruction comes from, or None if the instruction computes it."""
         opcode, operands = instruction.opcode, instruction.operands
         if opcode == "parameter":
             return self._argument(computation, instruction, path)
@@ -134,7 +144,7 @@ class _Climber:
         self, computation: Computation, parameter: Instruction, path: Path
     ) -> tuple[Computation, Operand] | None:
         number = parameter.parameter_number
-        if self._fusions:  # inside a fusion's body: back out to its operand
+        if self._fusions:  # inside a fusion's body: continue at the fusion's operand
             entry_value, fusion = self._fusions.pop()
             if 0 <= number < len(fusion.operands):
                 operand = fusion.operands[number]

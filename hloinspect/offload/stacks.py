@@ -1,9 +1,9 @@
-"""Who reads what which transfer has written, where one buffer in host memory has several writers or readers.
+"""Readers and writers of host buffers: which transfer reads what which other transfer has written.
 
 A scan keeps the values of all its layers in one buffer, a stack. Pipelining peels its first or last iteration, double
-buffering and unrolling copy its body, and two loops may read what one has written: then several transfers write and
-read one stack. Where each slice can be placed (by constants and loop counters), the transfers of the step are gone
-through in order, and each read gets what was written there last. Where one cannot be placed, any reader of a buffer may
+buffering and unrolling copy its body, and two loops may read what one has written. Then several transfers write and
+read one stack. Where the place of each slice is known (from constants and loop counters), the transfers of the step are
+followed in order, and each read gets what was written there last. Where a place is unknown, any reader of a buffer may
 read what any of its writers has written.
 """
 
@@ -26,26 +26,26 @@ from hloinspect.offload.slices import byte_strides, offset_bytes, passed_on
 from hloinspect.offload.transfer import D2H, Transfer
 
 MAX_EXECUTIONS = 10_000
-"""Executions of transfers that are placed in a step; beyond that it takes too long."""
+"""Most executions of transfers that are followed in a step. More would take too long."""
 
 _MAX_CELLS = 1_000_000
-"""Parts of buffers that all of these executions may touch together."""
+"""Most parts of buffers that all of these executions may touch together."""
 
 MAX_PARTNERS = 128
-"""Pairs for each transfer of a buffer that cannot be placed and that has more writers than this, and more readers. All
+"""Most pairs for each transfer of a buffer with an unknown place that has more writers than this, and more readers. All
 pairs would be writers times readers."""
 
 _SLICES = ("dynamic-slice", "dynamic-update-slice")
-_BEFORE = 0  # the writer of what is in a buffer when the step begins; ids of transfers count from 1
+_BEFORE = 0  # the writer of a buffer's content when the step begins; ids of transfers count from 1
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """How often each writer's bytes were read by each reader (``times`` by (writer, reader), ids of transfers).
+    """Number of reads of each writer's bytes by each reader: ``times`` by (writer, reader), ids of transfers.
 
-    ``placed`` are the buffers whose every access could be placed: there ``times`` is complete, ``kept`` are the writers
-    of what is in them at the end of the step. In other buffers any reader may read what any writer has written; ``cut``
-    are those of them for which ``times`` has a part of these pairs only.
+    ``placed`` are the buffers whose every access has a known place. For them ``times`` is complete, and ``kept`` are
+    the writers of their content at the end of the step. In other buffers any reader may read what any writer has
+    written. ``cut`` are those of them for which ``times`` has only some of these pairs.
     """
 
     times: Counter[tuple[int, int]]
@@ -56,8 +56,10 @@ class Reads:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """The part of a buffer that a transfer moves. ``indices`` are operands in ``body``, which is reached through
-    ``calls``; none for the whole buffer."""
+    """The part of a buffer that a transfer moves.
+
+    ``indices`` are operands in ``body``, which is reached through ``calls``. They are empty for the whole buffer.
+    """
 
     body: Computation
     indices: tuple[Operand, ...] | None
@@ -68,8 +70,10 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One execution of a transfer: the bytes from ``first`` up to ``end`` of its buffer. ``sure``: all of these, and in
-    every step."""
+    """One execution of a transfer: the bytes from ``first`` up to ``end`` of its buffer.
+
+    ``sure``: it touches all of them, in every step.
+    """
 
     transfer: Transfer
     first: int
@@ -78,8 +82,10 @@ class _Access:
 
 
 def reads_of(program: Program, transfers: Sequence[Transfer], mixed: Collection[Node]) -> Reads:
-    """Find out which transfers read what which others have written. Buffers in ``mixed`` are worked on in other ways
-    too, so nothing of them is placed."""
+    """Return which transfers read what which others have written.
+
+    Buffers in ``mixed`` are used in other ways too, so their accesses have no known place.
+    """
     by_buffer: dict[Node, list[Transfer]] = defaultdict(list)
     for transfer in transfers:
         if transfer.buffer is not None:
@@ -109,8 +115,11 @@ def reads_of(program: Program, transfers: Sequence[Transfer], mixed: Collection[
 
 
 def _pairs(writers: Sequence[int], readers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield each writer with each reader; where both are many, the first writers with the first readers and so on, so
-    that there are no more than ``MAX_PARTNERS`` times as many pairs as transfers."""
+    """Yield each writer with each reader.
+
+    Where both are many, the first writers are paired with the first readers and so on. So there are at most
+    ``MAX_PARTNERS`` times as many pairs as transfers.
+    """
     blocks = -(-min(len(writers), len(readers)) // MAX_PARTNERS)
     for block in range(blocks):
         some, others = (
@@ -173,7 +182,7 @@ def _callee(module: Module, instruction: Instruction) -> Computation | None:
 
 
 def _only_slice(module: Module, body: Computation, hosts: Collection[int], direction: Direction) -> Instruction | None:
-    """Return the one slice or update through which a fusion's body uses its one parameter in host memory, or None."""
+    """Return the only slice or update by which a fusion's body uses its only parameter in host memory, or None."""
     names = {p.name for p in body.parameters if p.parameter_number in hosts}
     if len(names) != 1:
         return None
@@ -192,7 +201,7 @@ def _sliced(
     result: Shape | None,
     calls: tuple[tuple[Computation, Instruction], ...],
 ) -> _Slice | None:
-    """Return what a dynamic-slice or dynamic-update-slice takes of its operand 0."""
+    """Return the part of operand 0 that a dynamic-slice or dynamic-update-slice uses."""
     first = 1 if kind == "dynamic-slice" else 2
     whole = module.shape_of(body, part.operands[0])
     taken = result if kind == "dynamic-slice" or len(part.operands) < first else module.shape_of(body, part.operands[1])
@@ -206,7 +215,7 @@ def _sliced(
 
 @dataclass
 class _Walk:
-    """Go through the transfers of a step in the order in which they run, once for each execution."""
+    """Goes through the transfers of a step in the order in which they run, once for each execution."""
 
     program: Program
     slices: dict[int, _Slice]
@@ -216,12 +225,12 @@ class _Walk:
     _left: int = 2 * MAX_EXECUTIONS
 
     def is_placed(self, transfers: Sequence[Transfer]) -> bool:
-        """Return whether every access of these transfers, all of one buffer, was placed."""
+        """Return whether every access of these transfers, all of one buffer, has a known place."""
         known = all(t.id in self.slices and t.executions and t.buffer not in self._lost for t in transfers)
         return known and self._left >= 0
 
     def run(self, transfers: Sequence[Transfer]) -> None:
-        """Place the accesses of the whole step."""
+        """Follow the accesses of the whole step."""
         inside = {t.computation for t in transfers if t.id in self.slices and t.executions}
         for transfer in transfers:
             if transfer.computation in inside and transfer.id in self.slices:
@@ -236,7 +245,7 @@ class _Walk:
         self._computation(self.program.module.entry, no_arguments, counted=True)
 
     def _computation(self, computation: Computation, arguments: Arguments, counted: bool) -> None:
-        """One run of a computation. Not ``counted``: how often it runs, and with which arguments, is not known."""
+        """Follow one run of a computation. If not ``counted``, its number of runs and its arguments are unknown."""
         self._left -= 1
         for _, item in sorted(self._items.get(computation.name, {}).items()):
             if self._left < 0:
@@ -264,7 +273,7 @@ class _Walk:
 
     @cached_property
     def _trips(self) -> dict[tuple[str, int], int]:
-        """How often the body of each loop runs: its condition runs once more."""
+        """Return how often the body of each loop runs. Its condition runs once more."""
         trips: dict[tuple[str, int], int] = {}
         for site in self.program.call_sites:
             key = (site.caller, site.index)
@@ -274,7 +283,7 @@ class _Walk:
     def _call(self, computation: Computation, call: Instruction, arguments: Arguments, counted: bool) -> None:
         module = self.program.module
         for position, name in enumerate(call.called_names):
-            # a conditional's operand 0 chooses; branch n takes operand n + 1
+            # operand 0 of a conditional is the choice; branch n takes operand n + 1
             first = position + 1 if call.opcode == "conditional" else 0
             self._computation(
                 module.computations[name], passed_on(module, computation, call, arguments, first), counted
@@ -301,27 +310,31 @@ class _Walk:
 
 @dataclass
 class _Content:
-    """Who wrote each part of a buffer last. ``bounds`` are the parts' first bytes; where it is not sure that a write
-    happens, what was there before may still be there."""
+    """The last writer of each part of a buffer. ``bounds`` are the first bytes of the parts.
+
+    Where a write is not certain to happen, the earlier writers stay.
+    """
 
     bounds: list[int]
     cells: list[frozenset[int]]
 
     @classmethod
     def of(cls, accesses: Sequence[_Access]) -> _Content | None:
-        """The buffer as the step finds it, in parts that each access touches wholly or not at all; None where there
-        would be too much to touch."""
+        """Return the buffer at the start of the step, in parts that each access touches completely or not at all.
+
+        It is None where there would be too many parts.
+        """
         bounds = sorted({bound for access in accesses for bound in (access.first, access.end)})
         content = cls(bounds, [frozenset({_BEFORE})] * len(bounds))
         touched = sum(len(content.parts(access)) for access in accesses)
         return content if touched <= _MAX_CELLS else None
 
     def parts(self, access: _Access) -> range:
-        """The parts that an access touches."""
+        """Return the parts that an access touches."""
         return range(bisect_left(self.bounds, access.first), bisect_left(self.bounds, access.end))
 
     def apply(self, access: _Access, times: Counter[tuple[int, int]]) -> None:
-        """Write, or count for every writer of what is read that it is read once."""
+        """Record a write. For a read, count one read for every writer of its parts."""
         number = access.transfer.id
         if access.transfer.direction != D2H:
             found = frozenset[int]().union(*(self.cells[part] for part in self.parts(access)))
@@ -331,5 +344,5 @@ class _Content:
             self.cells[part] = frozenset({number}) if access.sure else self.cells[part] | {number}
 
     def writers(self) -> set[int]:
-        """The writers of what is in the buffer."""
+        """Return the writers of the buffer's content."""
         return {writer for cell in self.cells for writer in cell if writer != _BEFORE}

@@ -1,15 +1,15 @@
-"""XLA:GPU's thunk sequence: what the runtime really executes, and on which stream.
+"""XLA:GPU's thunk sequence: what the runtime executes, and on which stream.
 
-``--xla_dump_to`` leaves two files, and so does ``hloinspect compile``. ``thunk_sequence.txt`` has one line a thunk,
-those inside others printed deeper (xla/backends/gpu/runtime/sequential_thunk.cc, ToString)::
+``--xla_dump_to`` leaves two files, and so does ``hloinspect compile``. ``thunk_sequence.txt`` has one line for each
+thunk, and indents those inside others (xla/backends/gpu/runtime/sequential_thunk.cc, ToString)::
 
     048: kAsyncStart   [prev=046 (2)  | sink         ] stream=memcpy_d2h_stream, async_id=48
         050: kDynamicSliceFusion [source | sink] params=1, results=1
             049: kCopy [source | sink] kCopy
 
-``thunk_metadata.txt`` says which HLO instruction each was made of (``profile_annotation``). Streams are
-``computation_stream[k]`` until jax 0.11 and ``memcpy_d2h_stream`` and ``memcpy_h2d_stream`` in 0.12; the module's text
-names none. What has no stream of its own runs on the main one.
+``thunk_metadata.txt`` has the HLO instruction of each thunk (``profile_annotation``). Streams are
+``computation_stream[k]`` until jax 0.11 and ``memcpy_d2h_stream`` and ``memcpy_h2d_stream`` in 0.12. The module's text
+names none. A thunk without a stream of its own runs on the main one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
 from hloinspect.kinds import Direction, Mechanism
 from hloinspect.offload.mechanism import DMA, KERNEL, UNKNOWN
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.transfers import D2H, H2D, Offload
 
 MAIN_STREAM = "main"
@@ -50,9 +50,9 @@ _NO_THUNKS = "No thunks."
 class Thunk:
     """One step of the runtime.
 
-    ``name`` is the HLO instruction that it was made of, or "" where the metadata is missing. ``parent`` is the id of
-    the thunk that it runs inside of (a loop, a conditional, an asynchronous start), ``stream`` is "" where none is
-    named, and ``async_id`` joins a start and its done.
+    ``name`` is its HLO instruction, or "" where the metadata is missing. ``parent`` is the id of the thunk around it (a
+    loop, a conditional, an asynchronous start). ``stream`` is "" where none is named. ``async_id`` joins a start and
+    its `done`.
     """
 
     id: int
@@ -65,12 +65,12 @@ class Thunk:
 
 @dataclass(frozen=True, slots=True)
 class ThunkSequence:
-    """All thunks of a module, in the order of the file: a thunk stands before those inside it."""
+    """All thunks of a module in the order of the file: a thunk comes before those inside it."""
 
     thunks: tuple[Thunk, ...]
 
     def children(self) -> Mapping[int, tuple[Thunk, ...]]:
-        """The thunks directly inside each thunk that has any, by its id."""
+        """Return the thunks directly inside each thunk that has any, by its id."""
         found: dict[int, list[Thunk]] = {}
         for thunk in self.thunks:
             if thunk.parent is not None:
@@ -95,10 +95,10 @@ class TransferThunk:
 
 
 def parse_thunks(sequence_text: str, metadata_text: str | None) -> ThunkSequence:
-    """The thunks of a ``thunk_sequence.txt``, named by the ``thunk_metadata.txt`` beside it (None: no names).
+    """Return the thunks of a ``thunk_sequence.txt``, named by the ``thunk_metadata.txt`` beside it (None: no names).
 
-    Kinds, headings and descriptions that are not known are read over. Raises HloParseError, with the line, for a text
-    that is no thunk sequence, for metadata that cannot be read, and for two files that do not belong together.
+    Unknown kinds, headings and descriptions are skipped. Raises HloParseError, with the line, for a text that is no
+    thunk sequence, for metadata that cannot be read, and for two files that do not belong together.
     """
     thunks: list[Thunk] = []
     ids: set[int] = set()
@@ -131,7 +131,8 @@ def parse_thunks(sequence_text: str, metadata_text: str | None) -> ThunkSequence
 
 
 def _check_other_line(line: str, number: int, begun: bool) -> None:
-    """A line without a thunk must be blank, a heading (``body:``), or, indented, the rest of a description."""
+    """Refuse a line without a thunk unless it is blank, a heading (``body:``), or the indented rest of a
+    description."""
     stripped = line.strip()
     if not stripped or stripped == _NO_THUNKS or (begun and (line[0] in " \t" or _HEADING.fullmatch(line.rstrip()))):
         return
@@ -150,9 +151,9 @@ def _named(thunk: Thunk, names: Mapping[int, tuple[str, str, int]]) -> Thunk:
 
 
 def _names(text: str) -> dict[int, tuple[str, str, int]]:
-    """For each thunk id of a thunk_metadata.txt (text format of ThunkMetadataListProto): name, kind, line.
+    """Return name, kind and line by thunk id of a thunk_metadata.txt (text format of ThunkMetadataListProto).
 
-    The command buffers that were made after the sequence was printed have no id, and are left out.
+    Command buffers made after the sequence was printed have no id, and are left out.
     """
     found: dict[int, tuple[str, str, int]] = {}
     fields: dict[str, str] = {}
@@ -180,14 +181,15 @@ def _names(text: str) -> dict[int, tuple[str, str, int]]:
     return found
 
 
-# --- what they say of transfers --------------------------------------------------------------------------------------
+# --- what thunks say of transfers
+# ---------------------------------------------------------------------------------------
 
 
 def transfer_thunks(module: Module, thunks: ThunkSequence) -> tuple[TransferThunk, ...]:
-    """Every thunk that moves bytes between device and host memory, in the sequence's order.
+    """Return every thunk that moves bytes between device and host memory, in the sequence's order.
 
-    A thunk's name leads to its instruction in ``module``, whose shapes tell the direction; kind and stream are the
-    thunk's. Without metadata there are none. Computation on the host, sends and receives are not counted, as in
+    A thunk's name leads to its instruction in ``module``, whose shapes give the direction. Kind and stream are those of
+    the thunk. Without metadata there are none. Computation on the host, sends and receives are not counted, as in
     ``find_offload``. Raises HloParseError where the module cannot be followed.
     """
     children = thunks.children()
@@ -215,17 +217,18 @@ def transfer_thunks(module: Module, thunks: ThunkSequence) -> tuple[TransferThun
 
 
 def streams_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, str]:
-    """The stream of each transfer, by transfer id: as XLA names it, ``main`` for a synchronous one.
+    """Return the stream of each transfer by transfer id, in XLA's name, or ``main`` for a synchronous one.
 
-    A transfer that no named thunk stands for, or several on different streams, is left out: its stream is unknown.
+    A transfer is left out if no thunk has its name, or several thunks on different streams: its stream is unknown.
     """
     return _agreed(offload, {thunk: thunk.stream or MAIN_STREAM for thunk in _launched(thunks)})
 
 
 def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, Mechanism]:
-    """The mechanism of each transfer, by transfer id: ``dma`` or ``kernel``, from the thunk that moves the bytes.
+    """Return the mechanism of each transfer by transfer id: ``dma`` or ``kernel``, from the thunk that moves the bytes.
 
-    It holds also where the text of the module has lost the marker. Transfers for which it is not clear are left out.
+    It is right also where the text of the module has lost the marker. Transfers whose mechanism is unclear are left
+    out.
     """
     children = thunks.children()
     agreed = _agreed(offload, {thunk: _mechanism(thunk, children) for thunk in _launched(thunks)})
@@ -233,8 +236,7 @@ def mechanisms_of(offload: Offload, thunks: ThunkSequence) -> Mapping[int, Mecha
 
 
 def with_thunks(offload: Offload, thunks: ThunkSequence) -> Offload:
-    """The same offload with the streams that the runtime uses, and with its mechanism where the module does not
-    tell."""
+    """Return the offload with the streams of the runtime, and with its mechanism where the module does not show it."""
     streams, mechanisms = streams_of(offload, thunks), mechanisms_of(offload, thunks)
     transfers = tuple(
         replace(
@@ -248,7 +250,8 @@ def with_thunks(offload: Offload, thunks: ThunkSequence) -> Offload:
 
 
 def _agreed(offload: Offload, values: Mapping[Thunk, _Value]) -> dict[int, _Value]:
-    """For each transfer the one value that all thunks of its name have (a computation called twice has two of each)."""
+    """Return for each transfer the value that all thunks of its name have. A computation called twice has two of
+    each."""
     by_name: dict[str, set[_Value]] = {}
     for thunk, value in values.items():
         if thunk.name:
@@ -258,7 +261,8 @@ def _agreed(offload: Offload, values: Mapping[Thunk, _Value]) -> dict[int, _Valu
 
 
 def _launched(thunks: ThunkSequence) -> Iterator[Thunk]:
-    """What loops, conditionals and the entry run: no control flow, no dones, and not the work inside a start."""
+    """Yield what loops, conditionals and the entry run, without control flow, each `done`, and the work inside a
+    start."""
     kind_of: dict[int, str] = {}
     for thunk in thunks.thunks:
         kind_of[thunk.id] = thunk.kind
@@ -270,7 +274,7 @@ def _launched(thunks: ThunkSequence) -> Iterator[Thunk]:
 
 
 def _mechanism(thunk: Thunk, children: Mapping[int, tuple[Thunk, ...]]) -> Mechanism:
-    """What moves a thunk's bytes: the copies and kernels inside it, all of one sort."""
+    """Return what moves a thunk's bytes, if the copies and kernels inside it are all of one kind."""
     kinds: set[Mechanism] = set()
     waiting = [thunk]
     while waiting:
@@ -284,9 +288,9 @@ def _mechanism(thunk: Thunk, children: Mapping[int, tuple[Thunk, ...]]) -> Mecha
 
 
 def _instructions(module: Module, names: set[str]) -> dict[str, tuple[Computation, Instruction]]:
-    """Where the instructions of these names are, among the computations that the device runs."""
+    """Return where the instructions of these names are, among the computations that the device runs."""
     found: dict[str, tuple[Computation, Instruction]] = {}
-    for computation in program_of(module).computations():
+    for computation in build_program(module).computations():
         for instruction in computation:
             if instruction.name in names:
                 found.setdefault(instruction.name, (computation, instruction))
@@ -294,7 +298,7 @@ def _instructions(module: Module, names: set[str]) -> dict[str, tuple[Computatio
 
 
 def _direction(module: Module, computation: Computation, instruction: Instruction) -> Direction | Literal[""]:
-    """``d2h`` or ``h2d`` by the memory spaces of an instruction's operands and result; "" for no transfer."""
+    """Return ``d2h`` or ``h2d`` by the memory spaces of an instruction's operands and result, or "" for no transfer."""
     shapes = [shape for o in instruction.operands if (shape := module.shape_of(computation, o)) is not None]
     if instruction.opcode == "copy-start":  # the result is (destination, source, context)
         ends = [shape is not None and shape.on_host for shape in map(instruction.shape.at, ((0,), (1,)))]
@@ -302,7 +306,7 @@ def _direction(module: Module, computation: Computation, instruction: Instructio
     elif instruction.is_generic_async_start:  # the result is ((operands), result, context)
         result = instruction.shape.at((1,))
         to_host = result is not None and result.on_host
-        # In place: the buffer is an operand too, so what is written comes from the device if any array there does.
+        # An update in place has the buffer as an operand too, so it writes from the device if any array there is on it.
         from_device = any(shape.dims and not shape.host_bytes for shape in shapes)
         from_host = any(shape.on_host for shape in shapes) and not (to_host and from_device)
     else:

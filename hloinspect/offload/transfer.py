@@ -1,4 +1,4 @@
-"""One move between device and host memory."""
+"""A transfer between device and host memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ H2D: Final = "h2d"
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What moves: the array of one execution. ``name`` is a checkpoint or argument name where one is known, else ""."""
+    """The array that one execution moves. ``name`` is a checkpoint or argument name where one is known, else ""."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -27,13 +27,13 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One move between device and host memory.
+    """A transfer between device and host memory.
 
     ``bytes`` are those of one execution. ``start_index`` and ``done_index`` are places in the schedules of
-    ``computation`` and ``done_computation``; a synchronous transfer has no done. ``round_trip`` is the id of the
-    transfer that brings the same buffer back, or that wrote it; ``partners`` are the ids of all that do, that one
-    first; with ``partners_cut`` only some of them (stacks.py). ``stream`` is the runtime's, where a thunk sequence
-    names it. ``fate`` says what the other end of the host buffer is (see roundtrips.py).
+    ``computation`` and ``done_computation``. A synchronous transfer has no `done`. ``round_trip`` is the id of the
+    transfer that brings the same buffer back, or that wrote it. ``partners`` are the ids of all such transfers, and
+    begin with that one. With ``partners_cut`` they are only some of them (stacks.py). ``stream`` is the runtime's,
+    where a thunk sequence names it. ``outcome`` says what the other end of the host buffer is (see roundtrips.py).
     """
 
     id: int
@@ -61,4 +61,5 @@ class Transfer:
 
     @property
     def bytes_per_step(self) -> int:
+        """Return the bytes of all its executions in a step."""
         return self.bytes * self.executions

@@ -1,7 +1,7 @@
-"""Finds every transfer between device and host memory in a scheduled module.
+"""Finding every transfer between device and host memory in a scheduled module.
 
-A transfer has host memory, ``S(5)``, on exactly one side. Memory spaces decide, never opcodes or names: a TPU
-prefetch into VMEM and a device-to-device slice copy look alike and are none.
+A transfer has host memory, ``S(5)``, on exactly one side. Memory spaces decide, never opcodes or names: a TPU prefetch
+into VMEM and a device-to-device slice copy look similar and are no transfers.
 """
 
 from __future__ import annotations
@@ -12,44 +12,25 @@ from dataclasses import dataclass, replace
 from hloinspect.hlo.access import accesses, is_free, update_operand
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
-from hloinspect.kinds import Direction, HostValueKind, Mechanism
+from hloinspect.kinds import Direction, Mechanism
 from hloinspect.offload.buffers import HostBuffers, Node
-from hloinspect.offload.events import HostEvent, host_events, kind_of
+from hloinspect.offload.events import host_event_kind, host_events
 from hloinspect.offload.mechanism import slice_mechanism
 from hloinspect.offload.pairs import AsyncPairs, async_pairs
-from hloinspect.offload.program import CONTROL_FLOW, Program, program_of
+from hloinspect.offload.program import CONTROL_FLOW, Program, build_program
+from hloinspect.offload.records import HostCopy, HostEvent, HostValue
 from hloinspect.offload.roundtrips import EntryBuffers, round_trips
-from hloinspect.offload.source import producer, source_of
+from hloinspect.offload.source import producer, read_source
 from hloinspect.offload.transfer import D2H, H2D, Tensor, Transfer
 
 __all__ = ["D2H", "H2D", "HostCopy", "HostValue", "Offload", "Tensor", "Transfer", "find_offload", "wrapped_body"]
 
 
 @dataclass(frozen=True, slots=True)
-class HostCopy:
-    """Host memory read and written by one instruction: bytes that cross the link twice or never leave the host."""
-
-    instruction: str
-    computation: str
-    bytes: int
-    executions: int
-    mechanism: Mechanism
-
-
-@dataclass(frozen=True, slots=True)
-class HostValue:
-    """An argument or a result of the step that lives in host memory."""
-
-    kind: HostValueKind
-    name: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Offload:
     """All that a module does with host memory.
 
-    ``host_events`` talk to the host in a way that is no transfer: computation there, callbacks, feeds, sends and
+    ``host_events`` communicate with the host without a transfer: computation there, callbacks, feeds, sends and
     receives.
     """
 
@@ -62,16 +43,17 @@ class Offload:
 
     @property
     def unfollowed(self) -> tuple[str, ...]:
-        """Names of the instructions of ``host_events``."""
+        """Return the names of the instructions of ``host_events``."""
         return tuple(event.instruction for event in self.host_events)
 
     def bytes_per_step(self, direction: Direction) -> int:
+        """Return the bytes that all transfers of a direction move in a step."""
         return sum(t.bytes_per_step for t in self.transfers if t.direction == direction)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A transfer before its partner is known. ``data`` is the operand whose value moves to the host."""
+    """A transfer whose partner is not known yet. ``data`` is the operand whose value moves to the host."""
 
     direction: Direction
     mechanism: Mechanism
@@ -83,11 +65,12 @@ class _Found:
 
 
 def find_offload(module: Module) -> Offload:
-    """Every transfer of a module, in schedule order, with its executions, mechanism, window, source and round trip.
+    """Return every transfer of a module in the order of its schedule.
 
-    Raises HloParseError where the module cannot be followed.
+    Each has its executions, mechanism, window, source and round trip. Raises HloParseError where the module cannot be
+    followed.
     """
-    program = program_of(module)
+    program = build_program(module)
     buffers = HostBuffers(program)
     pairs = async_pairs(program)
     transfers: list[Transfer] = []
@@ -117,9 +100,10 @@ def find_offload(module: Module) -> Offload:
 
 
 def _candidates(module: Module, computation: Computation) -> Sequence[int]:
-    """Places of the instructions with host memory in their result or among their operands, and of a few others.
+    """Return the places of the instructions with host memory in their result or among their operands, and a few others.
 
-    Text prints no shapes of operands: a kernel or a plain copy that only reads host memory shows no S(5) itself.
+    Text prints no shapes of operands. So a kernel or a plain copy that only reads host memory has no S(5) in its own
+    line.
     """
     marked = computation.may_touch_host()
     on_host = {i.name for i in map(computation.instruction, marked) if i.shape.host_bytes}
@@ -132,7 +116,7 @@ def _transfers_of(module: Module, computation: Computation, instruction: Instruc
     opcode = instruction.opcode
     if opcode in CONTROL_FLOW or is_free(instruction) or instruction.done_of or opcode.endswith("-update"):
         return
-    if kind_of(module, instruction):
+    if host_event_kind(module, instruction):
         return
     if opcode == "copy-start":
         yield from _copy_start(computation, instruction)
@@ -145,12 +129,12 @@ def _transfers_of(module: Module, computation: Computation, instruction: Instruc
 
 
 def _copy_start(computation: Computation, start: Instruction) -> Iterator[_Found | HostCopy]:
-    """F1: the result is (destination, source, context) (hlo_computation.cc, CreateAsyncInstructions)."""
+    """Yield form F1: the result is (destination, source, context) (hlo_computation.cc, CreateAsyncInstructions)."""
     destination, source = start.shape.at((0,)), start.shape.at((1,))
     if destination is None or source is None or not start.operands:
         return
     if destination.on_host and source.on_host:
-        yield HostCopy(start.name, computation.name, destination.size_bytes, 0, "dma")
+        yield HostCopy(start.name, computation.name, "dma", destination.size_bytes, 0)
     elif destination.on_host:
         yield _Found(D2H, "dma", True, destination.size_bytes, destination, start.operands[0], (None, (0,)))
     elif source.on_host:
@@ -158,7 +142,7 @@ def _copy_start(computation: Computation, start: Instruction) -> Iterator[_Found
 
 
 def _async_start(module: Module, computation: Computation, start: Instruction) -> Iterator[_Found | HostCopy]:
-    """F2, F3: the result is ((operands), result, context). A slice into or out of a buffer in host memory."""
+    """Yield forms F2 and F3, a slice into or out of a host buffer: the result is ((operands), result, context)."""
     result = start.shape.at((1,))
     shapes = [module.shape_of(computation, operand) for operand in start.operands]
     hosts = [number for number, shape in enumerate(shapes) if shape is not None and shape.on_host]
@@ -169,10 +153,10 @@ def _async_start(module: Module, computation: Computation, start: Instruction) -
         update = _update_number(module, start, shapes, hosts)
         moved = shapes[update] if update is not None else None
         if update is None or moved is None:
-            yield HostCopy(start.name, computation.name, result.size_bytes, 0, mechanism)
+            yield HostCopy(start.name, computation.name, mechanism, result.size_bytes, 0)
         elif moved.on_host:
             size = min(moved.size_bytes, result.size_bytes)  # of a slice the result, of an update the update
-            yield HostCopy(start.name, computation.name, size, 0, mechanism)
+            yield HostCopy(start.name, computation.name, mechanism, size, 0)
         else:
             yield _Found(D2H, mechanism, True, moved.size_bytes, moved, start.operands[update], (None, (1,)))
     else:
@@ -182,8 +166,8 @@ def _async_start(module: Module, computation: Computation, start: Instruction) -
 def _update_number(
     module: Module, start: Instruction, shapes: Sequence[Shape | None], hosts: Sequence[int]
 ) -> int | None:
-    """Which operand of a start goes into the host buffer: a dynamic-update-slice's update, else the only array there
-    is."""
+    """Return which operand of a start goes into the host buffer: the update of a dynamic-update-slice, or the only
+    array."""
     if start.start_of == "dynamic-update-slice":
         return 1 if len(shapes) > 1 else None
     number = _updating_parameter(module, wrapped_body(module, start))
@@ -193,14 +177,14 @@ def _update_number(
 
 
 def _largest(shapes: Sequence[Shape | None], hosts: Sequence[int]) -> int | None:
-    """The largest array among operands, one outside host memory if there is one."""
+    """Return the number of the largest array among operands, outside host memory if possible."""
     arrays = [i for i, shape in enumerate(shapes) if shape is not None and not shape.is_tuple and shape.dims]
     others = [i for i in arrays if i not in hosts]
     return max(others or arrays, key=lambda i: shapes[i].size_bytes, default=None)  # type: ignore[union-attr]
 
 
 def _updating_parameter(module: Module, body: Computation | None) -> int | None:
-    """The number of the parameter that a body's dynamic-update-slice or scatter takes its update from, or None."""
+    """Return the number of the parameter that is the update of a body's dynamic-update-slice or scatter, or None."""
     for instruction in body or ():
         update = update_operand(instruction)
         if body is None or update is None:
@@ -216,7 +200,7 @@ def _updating_parameter(module: Module, body: Computation | None) -> int | None:
 
 
 def _written_number(module: Module, computation: Computation, kernel: Instruction) -> int | None:
-    """Which operand of a kernel holds what it writes to host memory: an update, else the largest array."""
+    """Return which operand of a kernel holds what it writes to host memory: an update, or the largest array."""
     shapes = [module.shape_of(computation, operand) for operand in kernel.operands]
     hosts = [number for number, shape in enumerate(shapes) if shape is not None and shape.on_host]
     if (update := update_operand(kernel)) is not None:
@@ -229,7 +213,7 @@ def _written_number(module: Module, computation: Computation, kernel: Instructio
 
 
 def wrapped_body(module: Module, start: Instruction) -> Computation | None:
-    """The innermost computation that an async start wraps: async computation, then the fusion inside it."""
+    """Return the innermost computation in an async start: that of the fusion inside, or the async computation."""
     body = module.computations.get(next(iter(start.called.get("calls", ())), ""))
     if body is not None and start.start_of == "async" and body.root.opcode == "fusion":
         return module.computations.get(next(iter(body.root.called.get("calls", ())), ""), body)
@@ -237,12 +221,12 @@ def wrapped_body(module: Module, start: Instruction) -> Computation | None:
 
 
 def _synchronous_copy(module: Module, computation: Computation, copy: Instruction) -> Iterator[_Found | HostCopy]:
-    """F4 and F5: a copy without a pair blocks the main stream (thunk_emitter.cc, EmitCopy)."""
+    """Yield forms F4 and F5: a copy without a pair blocks the main stream (thunk_emitter.cc, EmitCopy)."""
     source = module.shape_of(computation, copy.operands[0]) if copy.operands else None
     if source is None:
         return
     if source.on_host and copy.shape.on_host:
-        yield HostCopy(copy.name, computation.name, copy.shape.size_bytes, 0, "dma")
+        yield HostCopy(copy.name, computation.name, "dma", copy.shape.size_bytes, 0)
     elif copy.shape.on_host:
         yield _Found(D2H, "dma", False, copy.shape.size_bytes, copy.shape, copy.operands[0], (None, ()))
     elif source.on_host:
@@ -250,12 +234,12 @@ def _synchronous_copy(module: Module, computation: Computation, copy: Instructio
 
 
 def _kernel(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Found | HostCopy]:
-    """F6: an ordinary instruction with host memory among its operands or results: a kernel works over the link."""
+    """Yield form F6: an ordinary instruction with host memory among its operands or results, a kernel over the link."""
     touched = [a for a in accesses(module, computation, instruction) if a.memory_space == HOST_MEMORY_SPACE]
     reads = sum(a.bytes for a in touched if a.operand >= 0)
     writes = sum(a.bytes for a in touched if a.operand < 0)
     if reads and writes:
-        yield HostCopy(instruction.name, computation.name, reads + writes, 0, "kernel")
+        yield HostCopy(instruction.name, computation.name, "kernel", reads + writes, 0)
     elif reads:
         read = next(a for a in touched if a.operand >= 0)
         shape = _of_size(reads, instruction.shape, module.shape_of(computation, instruction.operands[read.operand]))
@@ -270,7 +254,7 @@ def _kernel(module: Module, computation: Computation, instruction: Instruction) 
 
 
 def _of_size(size: int, shape: Shape, other: Shape | None) -> Shape:
-    """The shape to show for a move of ``size`` bytes: whichever fits, else plain bytes."""
+    """Return the shape to show for a move of ``size`` bytes: the one of the two that has this size, or plain bytes."""
     for candidate in (shape, other):
         if candidate is not None and not candidate.is_tuple and candidate.size_bytes == size:
             return candidate
@@ -314,14 +298,14 @@ def _transfer(
         done_computation=done.computation if done else None,
         loop_depth=program.loop_depth[computation.name],
         conditional=computation.name in program.conditional,
-        source=(made.source if made and found.data is not None else None) or source_of(instruction.metadata),
+        source=(made.source if made and found.data is not None else None) or read_source(instruction.metadata),
         round_trip=None,
         buffer=buffer,
     )
 
 
 def _copied_buffers(program: Program, buffers: HostBuffers, copies: Sequence[HostCopy]) -> frozenset[Node]:
-    """The host buffers that copies within host memory read or write."""
+    """Return the host buffers that copies within host memory read or write."""
     found = set()
     for copy in copies:
         computation = program.module.computations[copy.computation]
@@ -340,7 +324,7 @@ def _copied_buffers(program: Program, buffers: HostBuffers, copies: Sequence[Hos
 
 
 def _entry_buffers(module: Module, buffers: HostBuffers) -> tuple[frozenset[Node], frozenset[Node]]:
-    """The host buffers that are arguments of the step, and those that are results."""
+    """Return the host buffers that are arguments of the step, and those that are results."""
     entry = module.entry
     arguments = {
         buffers.value(entry.name, parameter.name, path)
@@ -357,7 +341,7 @@ def _entry_buffers(module: Module, buffers: HostBuffers) -> tuple[frozenset[Node
 
 
 def _host_values(module: Module) -> Iterator[HostValue]:
-    """F12: arguments and results of the step in host memory."""
+    """Yield form F12: arguments and results of the step in host memory."""
     for parameter in module.entry.parameters:
         if parameter.shape.host_bytes:
             name = parameter.metadata.op_name or parameter.name

@@ -1,1 +1,1 @@
-"""The ledger of compiler passes: which pass turned a placement into a copy, dropped it, or made it asynchronous."""
+"""Ledger of compiler passes: which pass made a copy of a placement, dropped it, or made it asynchronous."""

@@ -1,7 +1,7 @@
-"""What one text of a pass has to do with the host: placements, transfers, host buffers, host compute.
+"""Counts of what one text of a pass does with the host: placements, transfers, host buffers, host compute.
 
-A quick look at the raw bytes says whether anything may be different from the text before; only then is the text read,
-by the same readers that judge a finished module.
+A fast search of the raw bytes shows whether anything can differ from the text before. Only then the text is read, by
+the same readers that judge a finished module.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hloinspect.hlo.text import TextComputation, callees_of, parse_text
 from hloinspect.kinds import Direction, ItemKind, Mechanism
 from hloinspect.offload.buffers import HostBuffers
 from hloinspect.offload.events import HOST_COMPUTE
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H, H2D, Transfer
 from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
 from hloinspect.placements.marks import ANNOTATION, TARGETS, placement_of
@@ -44,7 +44,7 @@ KINDS: Mapping[ItemKind, str] = {
     "host_compute": "host compute",
     "host_mark": "marked for host compute",
 }
-"""Everything that is counted, in the order in which it is shown, and in words."""
+"""Everything that is counted, in the order in which it is shown, with its description."""
 
 MOVES: Mapping[Direction, tuple[ItemKind, ...]] = {
     D2H: ("copy_d2h", "slice_d2h", "kernel_d2h", "async_d2h"),
@@ -59,13 +59,13 @@ PLACED: Mapping[Direction, tuple[ItemKind, ...]] = {
 """The kinds that wait for a pass that carries them out."""
 
 HOST_MARKS = ('_xla_compute_type="host"', "DEVICE_TYPE_HOST")
-"""Marks of what the host is to compute: JAX's, and that of the call that XLA gathers it into."""
+"""Marks of work for the host: that of JAX, and that of the call in which XLA collects it."""
 
 _SLICES = frozenset({"slice", "dynamic-slice", "dynamic-update-slice"})
 _SAME_VALUE = frozenset(
     {"bitcast", "copy", "convert", "reshape", "transpose", "opt-barrier", "optimization-barrier", "custom-call"}
 )
-_MAX_CLIMB = 24
+_MAX_STEPS_BACK = 24
 
 _LOOK = (
     b"S(5)",
@@ -83,23 +83,45 @@ _SPELLED = re.compile(rb"%[\w.\-#]*+")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One placement or move. ``bytes`` are those of one execution. ``names`` are its own name, its done's and those of
-    what it wraps; ``values`` the arrays that its data came from, the nearest first; ``place`` is ``file:line``."""
+    """A placement or move. ``bytes`` are those of one execution.
+
+    ``names`` are its own name and those of its `done` and of the instructions inside it. ``values`` are the arrays from
+    which its data came, the nearest first. ``place`` is ``file:line``.
+    """
 
     kind: ItemKind
+    """What it is (``kinds``)."""
+
     name: str
+    """Name of the instruction."""
+
     computation: str
+    """Its computation."""
+
     bytes: int
+    """Bytes of one execution."""
+
     tensor: str
+    """Its array."""
+
     mechanism: Mechanism | Literal[""]
+    """What moves the bytes; empty for what moves none."""
+
     op_name: str
+    """JAX's name of the operation."""
+
     place: str
+    """The user's line, as ``file:line``."""
+
     names: tuple[str, ...]
+    """Its own name, its wait's and those of what it wraps."""
+
     values: tuple[str, ...]
+    """The arrays that its data came from, the nearest first."""
 
     @property
     def direction(self) -> Direction | Literal[""]:
-        """``d2h``, ``h2d``, or "" of what stays within host memory."""
+        """Return ``d2h``, ``h2d``, or "" for what stays within host memory."""
         if self.kind.endswith(D2H):
             return D2H
         return H2D if self.kind.endswith(H2D) else ""
@@ -107,7 +129,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many of a kind of ``KINDS``, and their bytes, each execution counted once."""
+    """The number of items of a kind of ``KINDS``, and their bytes, each execution counted once."""
 
     kind: ItemKind
     count: int
@@ -116,34 +138,40 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """``counts`` has the kinds of which there are any, in the order of ``KINDS``; ``items`` what can be followed."""
+    """The counts of a text and its items.
+
+    ``counts`` has the kinds that exist, in the order of ``KINDS``. ``items`` are those that can be followed.
+    """
 
     counts: tuple[Count, ...] = ()
     items: tuple[Item, ...] = ()
 
     def of(self, kind: ItemKind) -> Count:
-        """The count of one kind, zeros where there is none."""
+        """Return the count of one kind, with zeros where there is none."""
         return next((count for count in self.counts if count.kind == kind), Count(kind, 0, 0))
 
     def moves(self, direction: Direction) -> int:
-        """How many instructions move bytes in a direction."""
+        """Return the number of instructions that move bytes in a direction."""
         return sum(self.of(kind).count for kind in MOVES[direction])
 
     def placements(self, direction: Direction) -> int:
-        """How many instructions ask for a move in a direction or make one."""
+        """Return the number of instructions that request a move in a direction or make one."""
         return self.moves(direction) + self.waiting(direction)
 
     def waiting(self, direction: Direction) -> int:
-        """How many annotations and marks still wait for a pass that carries them out."""
+        """Return the number of annotations and marks that no pass has carried out yet."""
         return sum(self.of(kind).count for kind in PLACED[direction])
 
 
-# ---- the quick look
+# ---- the fast search
 
 
 def signature(raw: bytes) -> bytes:
-    """A hash of the lines of HLO text that have to do with the host: those with host memory or a mark in them, and
-    those that use an array in host memory. Equal where nothing of interest differs. Empty where there are none."""
+    """Return a hash of the lines of HLO text that concern the host, or b"" where there are none.
+
+    These are the lines with host memory or a mark in them, and those that use an array in host memory. The hashes of
+    two texts are equal where no such line differs.
+    """
     lines: set[bytes] = set()
     for mark in _LOOK:
         lines.update(raw[start:end] for start, end in _lines_with(raw, mark, 0, len(raw)))
@@ -166,7 +194,7 @@ def _lines_with(raw: bytes, word: bytes, position: int, limit: int) -> Iterator[
 
 
 def _host_names(line: bytes, compact: bool) -> list[bytes]:
-    """How arrays in host memory that a line defines are spelled where they are used."""
+    """Return how arrays in host memory that a line defines are spelled where they are used."""
     found = _DEFINITION.match(line)
     if found is None:
         return []
@@ -174,7 +202,7 @@ def _host_names(line: bytes, compact: bool) -> list[bytes]:
     if line[found.end() : found.end() + 1] != b"(":
         return [name] if b"S(5)" in line[found.end() :].partition(b" ")[0] else []
     if not compact:
-        return []  # parts of a tuple are then taken out by lines of their own, with S(5) in them
+        return []  # other lines then take parts out of a tuple, and contain S(5)
     text = line[found.end() :].decode("utf-8", "replace")
     try:
         shape = parse_shape(text[: closing(text, 0)])
@@ -184,8 +212,11 @@ def _host_names(line: bytes, compact: bool) -> list[bytes]:
 
 
 def _host_arrays(raw: bytes) -> Iterator[tuple[int, int, set[bytes]]]:
-    """For each computation with arrays in host memory: where the first is defined, where the computation ends, and how
-    all are spelled where they are used."""
+    """Yield, for each computation with arrays in host memory, where the first is defined, its end, and all their
+    spellings.
+
+    A spelling is that of a use.
+    """
     compact = b"#" in raw
     begin, limit = 0, -1
     names: set[bytes] = set()
@@ -201,8 +232,10 @@ def _host_arrays(raw: bytes) -> Iterator[tuple[int, int, set[bytes]]]:
 
 
 def _uses(raw: bytes, names: set[bytes], start: int, limit: int) -> Iterator[bytes]:
-    """The lines of a stretch of text in which one of the names stands. Looked for by what names begin with: a step has
-    thousands of names, of few kinds."""
+    """Yield the lines between ``start`` and ``limit`` that contain one of the names.
+
+    The search is for the first part of names: a step has thousands of names, but few first parts.
+    """
     for stem in {_NUMBERS.sub(b"", name) for name in names}:
         position = start
         while (position := raw.find(stem, position, limit)) >= 0:
@@ -219,7 +252,7 @@ def _uses(raw: bytes, names: set[bytes], start: int, limit: int) -> Iterator[byt
 
 
 def census_of(raw: bytes) -> Census:
-    """The census of HLO text, scheduled or not. Raises HloParseError where it is damaged."""
+    """Return the census of HLO text, with or without a schedule. Raises HloParseError where it is damaged."""
     if not any(mark in raw for mark in _LOOK):
         return Census()
     module = parse_text(raw.decode("utf-8", "replace"))
@@ -243,7 +276,7 @@ def _add(totals: dict[ItemKind, tuple[int, int]], kind: ItemKind, size: int) -> 
 
 
 def _placements(module: Module) -> Iterator[Item]:
-    """Placements of all that the entry calls, in whatever way; inlining leaves copies behind that nothing calls."""
+    """Yield the placements in all computations that the entry calls. Inlining leaves copies that nothing calls."""
     for computation in _reachable(module):
         calls = computation.ending_in("custom-call")
         for index in computation.mentioning(ANNOTATION, *TARGETS, among=calls):
@@ -285,7 +318,8 @@ def _kind(transfer: Transfer, start: Instruction) -> ItemKind:
 
 
 def _data_operand(module: Module, computation: Computation, start: Instruction, transfer: Transfer) -> Operand | None:
-    """The operand that goes over: of a D2H the one of its size outside host memory, of an H2D the one inside."""
+    """Return the operand that is transferred: of a D2H the one of its size outside host memory, of an H2D the one
+    inside."""
     for operand in start.operands:
         shape = module.shape_of(computation, operand)
         if shape is None or shape.is_tuple or shape.on_host != (transfer.direction == H2D):
@@ -321,21 +355,22 @@ def _host_marks(module: Module) -> Iterator[int]:
 
 
 def _host_buffers(offload: Offload) -> list[int]:
-    """Sizes of the distinct buffers in host memory, in-place updates and loop carries being one."""
+    """Return the sizes of the different buffers in host memory. In-place updates and what a loop carries are one
+    buffer."""
     buffers = HostBuffers(offload.program)
     sizes: dict[object, int] = {}
     for computation in offload.program.computations():
         for index in computation.may_touch_host():
             instruction = computation.instruction(index)
             if instruction.opcode.endswith(("-start", "-update")):
-                continue  # their results hold operands once more; the done has the buffer
+                continue  # their results contain operands once more; the `done` has the buffer
             for path, leaf in instruction.shape.leaves:
                 if leaf.on_host:
                     sizes[buffers.value(computation.name, instruction.name, path)] = leaf.size_bytes
     return list(sizes.values())
 
 
-def _item(
+def _item(  # noqa: PLR0913  (where an instruction is, and what else an item may have)
     module: Module,
     computation: Computation,
     instruction: Instruction,
@@ -359,14 +394,15 @@ def _item(
 
 
 def _place(instruction: Instruction) -> str:
-    source = source_of(instruction.metadata)
+    source = read_source(instruction.metadata)
     return f"{source.file}:{source.line}" if source else ""
 
 
 def _values(module: Module, computation: Computation, operand: Operand) -> tuple[str, ...]:
-    """Names of the arrays that a value came from unchanged, through barriers, tuples and changes of its form."""
+    """Return the names of the arrays from which a value came unchanged, through barriers, tuples and changes of its
+    form."""
     names: list[str] = []
-    for _ in range(_MAX_CLIMB):
+    for _ in range(_MAX_STEPS_BACK):
         direct = computation.find(operand.name)
         if direct is not None and not direct.shape.is_tuple:
             names.append(direct.name)

@@ -1,4 +1,4 @@
-"""What a pass did to the instructions that have to do with the host: both sides of one text, line by line."""
+"""Changes of a pass in the instructions that concern the host, line by line."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ from hloinspect.placements.marks import placement_of
 _MARKS = ("annotate_device_placement", "MoveTo", "PinTo", "HostExecute", *HOST_MARKS)
 _KEPT = ("custom_call_target", "kind", "calls", "to_apply", "body", "condition", "dynamic_slice_sizes")
 _PLAIN = frozenset({"parameter", "tuple", "get-tuple-element", "while"})
-_MANY = 6  # operands or parts of a tuple that are written out
+_MANY = 6  # most operands or parts of a tuple that are written out
 _STEM = re.compile(r"[\d.]*\Z|\.clone.*\Z")
-_Like = tuple[str, str, str]  # stem of the name, opcode, shape
+_Like = tuple[str, str, str]  # first part of the name, opcode, shape
 _USE = re.compile(r"%([^\s,()=#]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """``sign`` is "-" (only before), "+" (only after) or " " (both)."""
+class ChangedLine:
+    """A line of a difference. ``sign`` is "-" (only before), "+" (only after) or " " (both)."""
 
     sign: Literal["-", "+", " "]
+    """``-`` for a line of the text before, ``+`` for one of the text after, a space for one of both."""
+
     text: str
+    """The instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,18 @@ class Part:
     """The difference in one computation."""
 
     computation: str
-    lines: tuple[Line, ...]
+    """Name of the computation."""
+
+    lines: tuple[ChangedLine, ...]
+    """Its lines that differ, each with a line around it that does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """What changed between the text ``before`` and ``after``, by computation; renamed instructions count as the
-    same. ``left_out`` counts changed lines of what only hands values on: parameters, tuples and their parts, loops."""
+class TextDifference:
+    """The changes between the texts ``before`` and ``after``, by computation. Renamed instructions count as equal.
+
+    ``left_out`` counts changed lines that only pass values on: parameters, tuples and their parts, loops.
+    """
 
     before: PassText
     after: PassText
@@ -55,12 +63,12 @@ class Difference:
     left_out: int
 
 
-def differences(ledger: Ledger, wanted: str, verbose: bool = False) -> tuple[Difference, ...]:
-    """The differences that a pass made, one for each of its texts in which anything of interest changed; of a text
-    that is named by its number always. ``wanted`` is a pass, PIPELINE/PASS or a number; ``verbose`` keeps metadata and
-    writes long lists out.
+def find_differences(ledger: Ledger, wanted: str, verbose: bool = False) -> tuple[TextDifference, ...]:
+    """Return the differences that a pass made: one for each of its texts in which something that concerns the host
+    changed.
 
-    Raises InputError where no text is of that pass.
+    ``wanted`` is a pass, PIPELINE/PASS or a number. A text named by its number always has a difference. ``verbose``
+    keeps metadata and writes long lists out. Raises InputError where no text is of that pass.
     """
     dump = ledger.dump
     places = [place for place in matching(dump.texts, wanted) if place > 0]
@@ -68,7 +76,7 @@ def differences(ledger: Ledger, wanted: str, verbose: bool = False) -> tuple[Dif
         raise InputError(f"{dump.directory}: no text of a pass {wanted!r}{_nearest(dump, wanted)}")
     changed = {change.place for change in ledger.changes}
     chosen = places if wanted.isdecimal() else [place for place in places if place in changed]
-    return tuple(difference(dump.texts[place - 1], dump.texts[place], verbose) for place in chosen)
+    return tuple(compare_texts(dump.texts[place - 1], dump.texts[place], verbose) for place in chosen)
 
 
 def _nearest(dump: PassDump, wanted: str) -> str:
@@ -77,18 +85,18 @@ def _nearest(dump: PassDump, wanted: str) -> str:
     return f": did you mean {found[0]}?" if found else ""
 
 
-def difference(before: PassText, after: PassText, verbose: bool = False) -> Difference:
-    """What is different between two texts. Raises InputError where one is damaged."""
+def compare_texts(before: PassText, after: PassText, verbose: bool = False) -> TextDifference:
+    """Return the difference between two texts. Raises InputError where one is damaged."""
     old, new = _module(before), _module(after)
     try:
         parts, left_out = _parts(old, new, verbose)
     except HloParseError as error:
         raise InputError(f"{before.path} or {after.path.name}: {error}") from None
-    return Difference(before, after, tuple(parts), left_out)
+    return TextDifference(before, after, tuple(parts), left_out)
 
 
 def _parts(old: Module, new: Module, verbose: bool) -> tuple[list[Part], int]:
-    """The computations that differ, and how many changed lines are left out."""
+    """Return the computations that differ, and the number of changed lines that are left out."""
     affected = _affected(old)
     for name, instructions in _affected(new).items():
         affected.setdefault(name, set()).update(instructions)
@@ -115,14 +123,14 @@ def _module(text: PassText) -> Module:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """An instruction as it is shown. ``plain`` says that it only hands values on."""
+    """An instruction as it is shown. ``plain`` means that it only passes values on."""
 
     plain: bool
     text: str
 
 
 def _affected(module: Module) -> dict[str, set[str]]:
-    """By computation, the names of the instructions that have to do with the host."""
+    """Return the names of the instructions that concern the host, by computation."""
     found = {c.name: {c.instruction(index).name for index in _places(module, c)} for c in module.computations.values()}
     return {name: instructions for name, instructions in found.items() if instructions}
 
@@ -137,7 +145,8 @@ def _names(computation: Computation) -> list[tuple[str, _Like]]:
 
 
 def _places(module: Module, computation: Computation) -> list[int]:
-    """Places of what touches host memory, is marked for the host or takes what a placement gives."""
+    """Return the places of instructions that touch host memory, are marked for the host or use the result of a
+    placement."""
     marked = computation.may_touch_host()
     on_host = {i.name for i in map(computation.instruction, marked) if i.shape.host_bytes}
     reading = {index for index in computation.users_of(on_host) if _reads_host(module, computation, index)}
@@ -147,8 +156,10 @@ def _places(module: Module, computation: Computation) -> list[int]:
 
 
 def _reads_host(module: Module, computation: Computation, index: int) -> bool:
-    """Whether an operand lies in host memory. What takes another part out of a tuple with host memory in it does not
-    count."""
+    """Return whether an operand lies in host memory.
+
+    An instruction that takes another part out of a tuple with host memory does not count.
+    """
     instruction = computation.instruction(index)
     if instruction.opcode == "get-tuple-element":
         return instruction.shape.host_bytes > 0
@@ -209,20 +220,25 @@ def _attributes(instruction: Instruction) -> Iterator[str]:
             yield f"{key}={json.dumps(config[key], separators=(',', ':'))}"
 
 
-def _changed(old: list[_Written], new: list[_Written], renamed: dict[str, str]) -> Iterator[tuple[Line, bool]]:
-    """The lines of a computation that differ, with one that does not around each, and whether they are plain."""
+def _changed(old: list[_Written], new: list[_Written], renamed: dict[str, str]) -> Iterator[tuple[ChangedLine, bool]]:
+    """Yield the lines of a computation that differ, with one equal line around each, and whether they are plain."""
     left = [line.text for line in old]
     right = [_USE.sub(lambda use: f"%{renamed.get(use.group(1), use.group(1))}", line.text) for line in new]
     matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
     for group in matcher.get_grouped_opcodes(1):
         for tag, start, end, begin, stop in group:
             if tag != "equal":
-                yield from ((Line("-", line.text), line.plain) for line in old[start:end])
-            yield from ((Line(" " if tag == "equal" else "+", line.text), line.plain) for line in new[begin:stop])
+                yield from ((ChangedLine("-", line.text), line.plain) for line in old[start:end])
+            yield from (
+                (ChangedLine(" " if tag == "equal" else "+", line.text), line.plain) for line in new[begin:stop]
+            )
 
 
 def _renamed(old: list[tuple[str, _Like]], new: list[tuple[str, _Like]]) -> dict[str, str]:
-    """Names of one side that the other does not have, each with the first there of its stem, opcode and shape."""
+    """Return the names that only one side has, each with the first one of the other side that it can be.
+
+    Both have the same first part, opcode and shape.
+    """
     here, there = {name for name, _ in new}, {name for name, _ in old}
     free: dict[_Like, list[str]] = {}
     for name, like in reversed(old):

@@ -1,10 +1,10 @@
-"""The texts that XLA writes after its passes, in the order in which they were written.
+"""The texts that XLA writes after its passes, in the order in which it wrote them.
 
 ``--xla_dump_hlo_pass_re=.*`` writes ``module_0001.jit_f.0057.PIPELINE.after_PASS.before_NEXT.txt``
 (xla/service/dump.cc, ``DumpHloModuleBetweenPassesIfEnabled``), and inside a pass
-``module_0001.jit_f.0131.PASS.after_STEP.txt``
-(``DumpHloModuleDuringPassIfEnabled``). At the start of a pipeline it always writes one, after a pass only if the pass
-said that it changed the module. The texts before and after all passes stand at the two ends.
+``module_0001.jit_f.0131.PASS.after_STEP.txt`` (``DumpHloModuleDuringPassIfEnabled``). It always writes one at the start
+of a pipeline, and one after a pass only if the pass reports a change. The texts before and after all passes are at the
+two ends.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ _PIPELINE_START = "pipeline-start"
 _MARKS = (b"S(5)", b"annotate_device_placement", b'custom_call_target="MoveTo', b"HostExecute")
 _TAIL_BYTES = 1 << 16
 FLAGS = ("xla_dump_hlo_pass_re=.*", "xla_dump_hlo_as_text=true")
-"""Beside ``xla_dump_to``: the flags that make XLA write what is read here."""
+"""Flags, with ``xla_dump_to``, that make XLA write these texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassText:
-    """One text. ``name`` is the pass after which it was written; where a pipeline begins it is ``pipeline-start``, at
-    the two ends of the compilation ``before_optimizations`` and ``after_optimizations``. ``number`` is XLA's, -1 at the
-    ends. ``inside`` says that the pass had not ended yet: ``name`` is then a step of the pass ``pipeline``."""
+    """A text of the module after a pass.
+
+    ``name`` is the pass after which it was written. At the start of a pipeline it is ``pipeline-start``, and at the
+    ends of the compilation ``before_optimizations`` and ``after_optimizations``. ``number`` is XLA's, or -1 at the
+    ends. ``inside`` means that the pass had not ended yet. ``name`` is then a step of the pass ``pipeline``.
+    """
 
     number: int
     pipeline: str
@@ -46,12 +49,12 @@ class PassText:
 
     @property
     def is_start(self) -> bool:
-        """Whether it was written where a pipeline begins: what it changes, no pass of the pipeline did."""
+        """Return whether it was written at the start of a pipeline. No pass of the pipeline made its changes."""
         return self.name == _PIPELINE_START
 
     @property
     def label(self) -> str:
-        """What to call it in a table."""
+        """Return its name in a table."""
         if self.is_start:
             return f"before the pipeline {self.pipeline}"
         return f"{self.pipeline}: {self.name.replace('_', ' ')}" if self.inside else self.name
@@ -59,8 +62,11 @@ class PassText:
 
 @dataclass(frozen=True, slots=True)
 class PassDump:
-    """The texts of one module. ``others`` are the keys of the directory's other modules, ``missing`` how many numbers
-    have no text, ``inside`` how many texts from inside passes are left out."""
+    """The texts of one module.
+
+    ``others`` are the keys of the directory's other modules. ``missing`` is how many numbers have no text. ``inside``
+    is how many texts from inside passes are left out.
+    """
 
     directory: Path
     key: str
@@ -71,16 +77,18 @@ class PassDump:
 
     @property
     def size_bytes(self) -> int:
+        """Return the size of all texts in bytes."""
         return sum(text.size_bytes for text in self.texts)
 
 
 def find_passes(directory: Path, wanted: str | None = None, *, steps: bool = False) -> PassDump:
-    """The pass texts of a directory: of the module that ``wanted`` names (its key, name or number), else of the one
-    that has host memory or placements in its first or last text and the most text, else the one with the most text.
-    ``steps`` includes the texts that passes write before they have ended (copy insertion adds copies and takes most
-    of them out again).
+    """Return the pass texts of one module in a directory.
 
-    Raises InputError where there are none, where ``wanted`` means none or several, and where the texts are those of
+    It is the module that ``wanted`` names by its key, name or number. Without ``wanted`` it is the one with the most
+    text among those that have host memory or placements in their first or last text, or among all. ``steps`` includes
+    the texts that passes write before they have ended (copy insertion adds copies and removes most of them again).
+
+    Raises InputError where there are none, where ``wanted`` names none or several, and where the texts are those of
     more than one run.
     """
     try:
@@ -147,7 +155,8 @@ def _has_marks(path: Path) -> bool:
 
 
 def read_text(text: PassText) -> bytes:
-    """The bytes of a text. Raises InputError where it cannot be read, is too large, or is no whole HLO text."""
+    """Return the bytes of a text. Raises InputError where it cannot be read, is too large, or is no complete HLO
+    text."""
     if text.size_bytes > DEFAULT_MAX_BYTES:
         raise InputError(f"{text.path}: expected at most {DEFAULT_MAX_BYTES:,} bytes, found {text.size_bytes:,}")
     try:
@@ -165,7 +174,8 @@ def read_text(text: PassText) -> bytes:
 
 
 def matching(texts: Sequence[PassText], wanted: str) -> list[int]:
-    """Places of the texts that ``wanted`` means: a number, a pass, PIPELINE/PASS or, for a pass's steps, its name."""
+    """Return the places of the texts that ``wanted`` names: a number, a pass, PIPELINE/PASS, or the name of a pass's
+    step."""
     if wanted.isdecimal() and len(wanted) < 10:
         return [place for place, text in enumerate(texts) if text.number == int(wanted)]
     names = [(text.name, f"{text.pipeline}/{text.name}", text.pipeline if text.inside else None) for text in texts]

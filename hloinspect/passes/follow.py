@@ -1,8 +1,8 @@
-"""One transfer of the last text, followed backwards to the placement that asked for it, as far as names and metadata
+"""A transfer of the last text, followed backwards to the placement that requested it, as far as names and metadata
 lead.
 
-Passes rename, wrap and replace instructions and keep no record of it. What stays the same across one pass is at least
-one of: the name, an array that the data came from, the op_name that JAX gave, the size.
+Passes rename, wrap and replace instructions and keep no record of it. At least one of these stays the same across a
+pass: the name, an array from which the data came, JAX's op_name, the size.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from hloinspect.passes.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One station: the item as it stands from ``text`` on, and by what it was recognized in the text after it ("" for
-    the last text)."""
+    """One form of the item, from ``text`` on.
+
+    ``by`` is what identified it in the text after it, or "" for the last text.
+    """
 
     text: PassText
     item: Item
@@ -28,9 +30,11 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Trail:
-    """``hops`` from the last text backwards. ``end`` is the text before which nothing answers to the item, or None
-    where it goes back to the first text; ``lost`` says why, "" where the trail ends at a placement that was there from
-    the beginning."""
+    """The forms of a transfer through the passes. ``hops`` are from the last text backwards.
+
+    ``end`` is the text before which the item is not found, or None where it goes back to the first text. ``lost`` says
+    why, or is "" where the trail ends at a placement that existed from the start.
+    """
 
     hops: tuple[Hop, ...]
     end: PassText | None
@@ -38,12 +42,12 @@ class Trail:
 
     @property
     def found(self) -> bool:
-        """Whether the trail ends at a placement or at what was there from the beginning."""
+        """Return whether the trail ends at a placement or at something that existed from the start."""
         return not self.lost
 
 
 def item_named(items: Sequence[Item], wanted: str) -> Item:
-    """The item that has a name, or the one at a number from 1. Raises InputError where there is none."""
+    """Return the item that has a name, or the one at a number from 1. Raises InputError where there is none."""
     name = wanted.lstrip("%")
     for item in items:
         if name in item.names:
@@ -57,7 +61,7 @@ def item_named(items: Sequence[Item], wanted: str) -> Item:
 
 
 def follow(ledger: Ledger, wanted: str) -> Trail:
-    """The trail of a transfer of the last text. Raises InputError where ``wanted`` names none."""
+    """Return the trail of a transfer of the last text. Raises InputError where ``wanted`` names none."""
     item = item_named(ledger.last.items, wanted)
     hops: list[Hop] = []
     by = ""
@@ -77,12 +81,12 @@ def follow(ledger: Ledger, wanted: str) -> Trail:
 
 
 def _differs(one: Item, other: Item) -> bool:
-    """Whether a reader sees another thing: what it is, its name, or how it is carried out."""
+    """Return whether kind, name or mechanism differ, which a reader of the trail sees."""
     return (one.kind, one.name, one.mechanism) != (other.kind, other.name, other.mechanism)
 
 
 def _same_in(items: Sequence[Item], peers: Sequence[Item], item: Item) -> tuple[Item | None, str]:
-    """What ``item``, one of ``peers``, was among ``items``, and how that is known; None and why it is not."""
+    """Return what ``item``, one of ``peers``, was among ``items``, and what identifies it, or None and the reason."""
     staying = frozenset(peer.name for peer in peers)
     candidates, how = _narrowed(items, item, staying)
     if len(candidates) == 1:
@@ -97,12 +101,14 @@ def _same_in(items: Sequence[Item], peers: Sequence[Item], item: Item) -> tuple[
     alike = [peer for peer, found in fitting if found == candidates]
     if len(alike) == len(left) and item in alike:
         return left[alike.index(item)], f"the order among {len(alike)} alike"
-    return None, f"{len(left)} there are alike, and nothing tells which"
+    return None, f"{len(left)} there are alike, and nothing shows which"
 
 
 def _narrowed(items: Sequence[Item], item: Item, staying: frozenset[str]) -> tuple[list[Item], str]:
-    """The items that may be the same, as few as the tests leave, and the test that left a single one. What keeps its
-    name is no other's by its size alone."""
+    """Return the items that may be the same, as few as the tests leave, and the test that left only one.
+
+    An item whose name stays in the text is not identified by its size alone.
+    """
     candidates = [other for other in items if not item.direction or other.direction in (item.direction, "")]
     passed = False
     for test, how in _TESTS:
@@ -114,7 +120,7 @@ def _narrowed(items: Sequence[Item], item: Item, staying: frozenset[str]) -> tup
             fitting = [other for other in fitting if _distance(item, other) == nearest]
         if len(fitting) == 1:
             return fitting, f"{how} {_common(item, fitting[0])}" if test is _values_meet else how
-        if fitting:  # several: the next test chooses among them
+        if fitting:  # several: the next test selects among them
             candidates, passed = fitting, True
     return (candidates if passed else []), ""
 
@@ -128,7 +134,7 @@ def _values_meet(one: Item, other: Item) -> bool:
 
 
 def _distance(one: Item, other: Item) -> int:
-    """How many steps both are from the nearest value that they share."""
+    """Return the number of steps of both from the nearest value that they share."""
     mine, theirs = [*one.names, *one.values], [*other.names, *other.values]
     return min(place + theirs.index(name) for place, name in enumerate(mine) if name in theirs)
 

@@ -1,4 +1,4 @@
-"""The ledger: what each pass did to placements and transfers, from the texts in order, two in memory at a time."""
+"""Ledger of what each pass did to placements and transfers, from the texts in order, two in memory at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from hloinspect.passes.dump import PassDump, PassText, read_text
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A text that differs from the one before it in what ``Census`` sees. ``place`` is its index among the dump's
-    texts."""
+    """A text whose ``Census`` differs from that of the text before. ``place`` is its index among the dump's texts."""
 
     place: int
     text: PassText
@@ -24,26 +23,29 @@ class Change:
 
     @property
     def kinds(self) -> tuple[ItemKind, ...]:
-        """The kinds whose count or bytes changed; empty where instructions were only renamed or moved."""
+        """Return the kinds whose count or bytes changed. It is empty where instructions were only renamed or moved."""
         return tuple(kind for kind in KINDS if self.before.of(kind) != self.after.of(kind))
 
     @property
     def on_host_now(self) -> bool:
-        """Whether more of the step computes in host memory or on the host than before."""
+        """Return whether more of the step computes in host memory or on the host than before."""
         return any(self.delta(kind) > 0 for kind in ("host_copy", "host_mark", "host_compute"))
 
     def delta(self, *kinds: ItemKind) -> int:
-        """By how many there are more than before."""
+        """Return the increase of the count of these kinds."""
         return sum(self.after.of(kind).count - self.before.of(kind).count for kind in kinds)
 
     def fewer(self, direction: Direction) -> int:
-        """By how many fewer instructions ask for a move in a direction, or make one, than before; 0 for more."""
+        """Return by how many fewer instructions request a move in a direction, or make one, than before, or 0."""
         return max(0, self.before.placements(direction) - self.after.placements(direction))
 
     @property
     def dropped(self) -> dict[Direction, int]:
-        """By direction, how many moves are gone and nothing instead of them: transfers are fewer, or the last placement
-        went without one. What is computed in host memory instead does not count, nor a placement of what is there."""
+        """Return by direction how many moves are gone without a replacement.
+
+        There are fewer transfers than before, or the last placement is gone without a transfer. Values that are
+        computed in host memory instead do not count, nor do placements of values that are already there.
+        """
         if self.on_host_now:
             return {}
         gone: dict[Direction, int] = {
@@ -56,8 +58,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """``changes`` in order, those without ``kinds`` too; ``quiet`` counts the texts in which no count changed; ``read``
-    those that the quick look did not settle."""
+    """The changes of all texts in order, also those without ``kinds``.
+
+    ``quiet`` is the number of texts in which no count changed. ``read`` is the number of texts that the fast search did
+    not decide.
+    """
 
     dump: PassDump
     first: Census
@@ -68,12 +73,12 @@ class Ledger:
 
     @property
     def shown(self) -> tuple[Change, ...]:
-        """The changes of some count."""
+        """Return the changes of some count."""
         return tuple(change for change in self.changes if change.kinds)
 
 
 class _Texts:
-    """The text at hand, read exactly when that is asked for, and once."""
+    """The present text. Its census is read only when it is needed, and once."""
 
     def __init__(self, text: PassText) -> None:
         self.text = text
@@ -93,7 +98,7 @@ class _Texts:
 
 
 def ledger_of(dump: PassDump, on_progress: Callable[[str], None] | None = None) -> Ledger:
-    """Go through the texts of a dump. Raises InputError, with the file's name, where one is damaged."""
+    """Return the ledger of a dump's texts. Raises InputError, with the file's name, where one is damaged."""
     say = on_progress or (lambda message: None)
     before = _Texts(dump.texts[0])
     first = before.census()
@@ -113,8 +118,8 @@ def ledger_of(dump: PassDump, on_progress: Callable[[str], None] | None = None) 
     return Ledger(dump, first, last, tuple(changes), quiet, read)
 
 
-def words(change: Change) -> list[str]:
-    """What a change amounts to, in sentences for a reader; the worst first. Empty where only names changed."""
+def change_sentences(change: Change) -> list[str]:
+    """Return sentences about a change for a reader, the worst first. It is empty where only names changed."""
     return [*_lost(change), *_placed(change), *_carried_out(change), *_on_host(change), *_resized(change)]
 
 
@@ -169,9 +174,9 @@ def _on_host(change: Change) -> list[str]:
     placed = change.delta(*PLACED[D2H], *PLACED[H2D])
     found = []
     if change.delta("host_compute") > 0:
-        found.append("turned to host compute")
+        found.append("became host compute")
     if placed < 0 and change.delta("host_mark") > 0:
-        found.append("turned to compute in host memory")
+        found.append("became compute in host memory")
     elif change.delta("host_mark") < 0 < change.after.of("host_mark").count:
         found.append("what is marked for the host is one call now")
     elif change.delta("host_copy") > 0:

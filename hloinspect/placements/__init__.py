@@ -1,1 +1,1 @@
-"""What a program requests of host memory, and what the compiled module does of it."""
+"""Placements that a program requests in host memory, and what the compiled module makes of them."""

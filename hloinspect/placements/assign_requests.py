@@ -1,21 +1,25 @@
-"""Gives transfers to the asks that they answer: as many asks as possible, by the strongest ties first."""
+"""Assignment of transfers to requested placements: as many as possible get one, by the strongest ties first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
 STRONG = 20
-"""A tie from which on a transfer beyond what was asked for is taken for more of the same."""
+"""Tie from which on a transfer beyond the requested number counts as one more of the same request."""
 
 
-def assign(ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]) -> list[list[int]]:
-    """The transfers of each ask. ``ties[ask]`` has how strongly each transfer that may answer it is tied to it,
-    ``wanted[ask]`` how often it is asked for in a step, and ``supply[transfer]`` how often that runs.
+def assign_transfers(
+    ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]
+) -> list[list[int]]:
+    """Return the transfers of each request.
 
-    No transfer answers two asks. As many asks are answered as can be (augmenting paths, the strongest ties first, so
-    that what a strong tie answers stays answered). An ask that is answered less often than it asks gets more transfers,
-    up to as often, as of a loop whose first turn stands in front of it; and what is left of the transfers goes to the
-    ask that it is tied to the most, if that tie is ``STRONG``.
+    ``ties[request]`` has the strength of the tie of each transfer that may belong to the request. ``wanted[request]``
+    is how often a step requests it. ``supply[transfer]`` is how often a step runs the transfer.
+
+    No transfer belongs to two requests. As many requests as possible get one, by augmenting paths. The strongest ties
+    come first, and a request that has a transfer by a strong tie keeps one. A request with fewer runs than wanted gets
+    more transfers, up to that number, for instance where the first iteration of a loop is peeled. Each remaining
+    transfer goes to the request with the strongest tie to it, if that is ``STRONG``.
     """
     matching = _Matching(ties, wanted, supply)
     for level in sorted({tie for each in ties for tie in each.values()}, reverse=True):
@@ -23,16 +27,16 @@ def assign(ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Seq
     found: list[list[int]] = [[] for _ in ties]
     for transfer, request in matching.owner.items():
         found[request].append(transfer)
-    _hand_out(found, ties, wanted, supply)
+    _assign_rest(found, ties, wanted, supply)
     return [sorted(each) for each in found]
 
 
 class _Matching:
-    """One transfer for each ask, by augmenting paths."""
+    """One transfer for each request, by augmenting paths."""
 
     def __init__(self, ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]) -> None:
         self.owner: dict[int, int] = {}
-        self._answered: set[int] = set()
+        self._assigned: set[int] = set()
         self._ties = ties
         self._order = [
             sorted(each, key=lambda t, request=request: (-ties[request][t], supply[t] != wanted[request], t))  # type: ignore[misc]
@@ -40,17 +44,19 @@ class _Matching:
         ]
 
     def raise_to(self, level: int) -> None:
-        """Answer as many asks as ties of at least this strength can."""
+        """Assign transfers to as many requests as possible by ties of at least this strength."""
         for request in range(len(self._ties)):
-            if request not in self._answered and self._augment(request, level):
-                self._answered.add(request)
+            if request not in self._assigned and self._augment(request, level):
+                self._assigned.add(request)
 
     def _fitting(self, request: int, level: int) -> Iterator[int]:
         return (transfer for transfer in self._order[request] if self._ties[request][transfer] >= level)
 
     def _augment(self, request: int, level: int) -> bool:
-        """Find a transfer for an ask, moving others if need be. A path is kept as a stack, since a step of many layers
-        has long ones."""
+        """Find a transfer for a request, and move others if necessary. Return whether there is one.
+
+        A path is a stack and not a recursion, since a step of many layers has long ones.
+        """
         free = next((transfer for transfer in self._fitting(request, level) if transfer not in self.owner), None)
         if free is not None:
             self.owner[free] = request
@@ -76,11 +82,13 @@ class _Matching:
         return False
 
 
-def _hand_out(
+def _assign_rest(
     found: list[list[int]], ties: Sequence[Mapping[int, int]], wanted: Sequence[int], supply: Sequence[int]
 ) -> None:
-    """Gives what is left to asks that are answered less often than they ask, as long as it is not more than that; and
-    then to those that it is strongly tied to."""
+    """Assign the remaining transfers.
+
+    Each goes to a request with fewer runs than wanted, if that stays within its number, or to one with a strong tie.
+    """
     left = set(range(len(supply))) - {transfer for each in found for transfer in each}
     served = [sum(supply[transfer] for transfer in each) for each in found]
     by_transfer: dict[int, list[int]] = {}

@@ -1,9 +1,9 @@
-"""What a program asked of host memory against what its optimized module does.
+"""A comparison of what a program requests of host memory with what its optimized module does.
 
-Each placement, each argument or result wanted in host memory, each policy's name and each computation meant for the
-host is followed to what became of it; and each transfer that nothing asked for is named. Transfers are tied to
-placements by the host buffer (an argument, a result, what a copy brings back), by the line that computes the value,
-and by its shape: checkpoint names and placements themselves are not in an optimized module.
+Requests are placements, arguments and results in host memory, names of a policy, and computations on the host. The
+audit finds the outcome of each, and the transfers that were not requested. A transfer belongs to a placement by its
+host buffer (an argument, a result, the buffer that a copy brings back), by the line that computes the value, and by its
+shape. An optimized module has neither checkpoint names nor placements.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hloinspect.offload.names import _likeness as likeness
 from hloinspect.offload.names import _trimmed as trimmed
 from hloinspect.offload.source import Source
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
-from hloinspect.placements.assign_requests import assign
+from hloinspect.placements.assign_requests import assign_transfers
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 
-# What becomes of what was asked.
+# Outcomes of a request.
 KEPT: Final = "kept"
 SYNCHRONOUS: Final = "synchronous"
 KERNEL: Final = "kernel"
@@ -35,15 +35,15 @@ DROPPED: Final = "dropped"
 UNUSED: Final = "unused"
 UNMATCHED: Final = "never matched"
 LOST = (DROPPED, UNMATCHED)
-"""The outcomes with which something that was asked for is not there. (What became host compute is there, elsewhere.)"""
+"""The outcomes in which the module does not do what was requested. (For host compute it does, in another form.)"""
 
-# Why something was dropped.
+# Why a request was dropped.
 FOLDED: Final = "folded"
 DEAD: Final = "dead"
 IS_CONSTANT: Final = "constant"
 LOWERING: Final = "lowering"
 MEMORY_KIND: Final = "memory kind"
-NOT_BORNE: Final = "not borne"
+NOT_NAMED: Final = "unknown name"
 NOT_NEEDED: Final = "not needed"
 NO_TRANSFER: Final = "no transfer"
 
@@ -56,7 +56,7 @@ NAME: Final = "name"
 
 _Became = tuple[PlacementOutcome, PlacementCause | Literal[""]]
 
-_SAME_BUFFER, _SAME_PLACE, _SAME_LINE, _ASKING_LINE, _SHAPE = 50, 40, 30, 20, 10
+_SAME_BUFFER, _SAME_PLACE, _SAME_LINE, _REQUEST_LINE, _SHAPE = 50, 40, 30, 20, 10
 _EXACT = 2  # a tie between equal shapes is stronger than one to a part
 _AS_OFTEN = 1
 
@@ -71,9 +71,12 @@ class PolicyName:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Asks that are alike and of which the same became. ``count`` is how many, ``runs`` how often they ask in a step
-    together; ``transfers`` are the ids of those that answer. ``cause`` is one of the words above, "" where nothing is
-    lost; ``pass_name`` the compiler pass that dropped it, where a ledger tells."""
+    """Similar requests with the same outcome.
+
+    ``count`` is their number. ``runs`` is how often they run in a step together. ``transfers`` are the ids of their
+    transfers. ``cause`` is one of the words above, or "" where nothing is lost. ``pass_name`` is the compiler pass that
+    dropped them, where a ledger shows it.
+    """
 
     kind: PlacementKind
     direction: Direction | Literal[""]
@@ -93,9 +96,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """``entries`` in the order of the program; ``unexplained`` are ids of transfers, and ``unexplained_host`` names of
-    instructions that compute in host memory or on the host, that nothing asked for. ``names`` are checkpoint names of
-    transfers that are tied to their ask by more than a shape, and to no other."""
+    """The outcomes of all requests of a program.
+
+    ``entries`` are in the order of the program. ``unexplained`` are the ids of transfers that were not requested, and
+    ``unexplained_host`` the instructions that compute in host memory or on the host and were not requested. ``names``
+    are checkpoint names of transfers that belong to only one name, by more than a shape.
+    """
 
     entries: tuple[Entry, ...]
     unexplained: tuple[int, ...]
@@ -104,7 +110,7 @@ class Audit:
 
     @property
     def lost(self) -> tuple[Entry, ...]:
-        """The entries that are not there."""
+        """Return the entries whose outcome is a loss."""
         return tuple(entry for entry in self.entries if entry.outcome in LOST)
 
 
@@ -115,9 +121,11 @@ def audit(
     policies: Sequence[PolicyName] = (),
     dropped_by: Mapping[str, str] | None = None,
 ) -> Audit:
-    """Holds ``wishes`` against a module. ``lowered`` are those of the StableHLO, where ``wishes`` are of the jaxpr that
-    it was made from: what is in one and not in the other, JAX dropped. ``dropped_by`` names, for a direction, the pass
-    after which transfers of it are fewer."""
+    """Return the outcomes of ``placements`` in a module.
+
+    If ``placements`` are those of a jaxpr, ``lowered`` are those of the StableHLO made from it. JAX dropped what is
+    only in the first. ``dropped_by`` names, for a direction, the pass after which there are fewer transfers.
+    """
     return _Join(offload, placements, lowered, policies, dropped_by or {}).audit()
 
 
@@ -148,13 +156,13 @@ class _Join:
             if leaf.on_host
         }
         self._names = {parameter.parameter_number: _name_of(parameter) for parameter in entry.parameters}
-        self._transfers: dict[int, tuple[int, ...]] = {}  # ids by ask
-        self._brought_back_elsewhere = {
+        self._transfers: dict[int, tuple[int, ...]] = {}  # ids by request
+        self._sent_and_separated = {
             request.of for request in self._requests if request.of is not None and request.separated
         }
 
     def audit(self) -> Audit:
-        for direction in (D2H, H2D):  # what brings a value back is known by what sent it
+        for direction in (D2H, H2D):  # a copy back is recognized by the transfer that sent its value
             self._match(direction)
         entries = [*self._values(), *self._entry_values(), *self._computes(), *self._unmatched_names()]
         explained = {number for entry in entries for number in entry.transfers}
@@ -180,7 +188,7 @@ class _Join:
         ties = []
         for number in numbers:
             request = self._requests[number]
-            # of many layers most are alike in all that a tie looks at
+            # most requests of many layers are equal in everything that determines their ties
             key = (
                 request.dtype,
                 request.shape,
@@ -196,26 +204,26 @@ class _Join:
                     place: tie for place, transfer in enumerate(transfers) if (tie := self._tie(request, transfer))
                 }
             ties.append(known[key])
-        found = assign(ties, [self._requests[n].runs for n in numbers], [t.executions for t in transfers])
+        found = assign_transfers(ties, [self._requests[n].runs for n in numbers], [t.executions for t in transfers])
         alike: dict[frozenset[tuple[int, int]], list[int]] = {}
         for number, own, places in zip(numbers, ties, found, strict=True):
             self._transfers[number] = tuple(transfers[place].id for place in places)
             if places:
                 alike.setdefault(frozenset(own.items()), []).append(number)
         for members in alike.values():
-            # values of one line and shape with names of their own: nothing in the module tells which is which
+            # values of one line and shape with different names: the module does not show which transfer is which
             if len({self._requests[number].name for number in members}) > 1:
                 shared = {identity for number in members for identity in self._transfers[number]}
                 self._transfers.update(dict.fromkeys(members, tuple(sorted(shared))))
 
     def _likelihood(self, number: int) -> tuple[bool, bool, bool, int]:
-        """Sorts asks that are alike: transfers are those of the asks that XLA has the least reason to drop."""
+        """Return a sort key for similar requests, first those that XLA is the least likely to drop."""
         request = self._requests[number]
-        separated = request.separated if request.of is not None else number in self._brought_back_elsewhere
+        separated = request.separated if request.of is not None else number in self._sent_and_separated
         return (not request.live, request.constant, not separated, number)
 
     def _tie(self, request: Request, transfer: Transfer) -> int:
-        """How strongly a transfer is tied to an ask; 0 where it cannot answer it."""
+        """Return the strength of the tie between a request and a transfer, or 0 where it cannot be its transfer."""
         if request.dtype and request.dtype != transfer.tensor.dtype:
             return 0
         fits, same = _fit(transfer.tensor.shape, request.shape)
@@ -236,10 +244,11 @@ class _Join:
                 and transfer.source.column == request.made.column
             )
             return _SAME_PLACE if same else _SAME_LINE
-        return _ASKING_LINE if _same_line(transfer.source, request.place) else _SHAPE
+        return _REQUEST_LINE if _same_line(transfer.source, request.place) else _SHAPE
 
     def _shares_buffer(self, request: Request, transfer: Transfer) -> bool:
-        """Whether both are of one buffer in host memory: what was sent and comes back, an argument, or a result."""
+        """Return whether both use one buffer in host memory: of a value sent and brought back, an argument, or a
+        result."""
         if request.direction == H2D and request.of is not None and not request.computed:
             sent = set(self._transfers[request.of])
             if transfer.partners_cut:
@@ -254,7 +263,7 @@ class _Join:
             buffer = self._results.get(request.result)
         return buffer is not None and buffer == transfer.buffer
 
-    # ---- what became of each
+    # ---- the outcome of each request
 
     def _values(self) -> list[Entry]:
         groups: dict[tuple[object, ...], list[tuple[int, Entry]]] = {}
@@ -275,7 +284,7 @@ class _Join:
         transfers = self._transfers[number]
         outcome, cause = self._outcome(number, request)
         if outcome == MERGED:
-            transfers = self._transfers[self._twin(number, request) or 0]
+            transfers = self._transfers[self._equal_request(number, request) or 0]
         return Entry(
             kind=VALUE,
             direction=request.direction,
@@ -300,14 +309,14 @@ class _Join:
             return KERNEL, ""
         if found:
             return (KEPT if all(transfer.asynchronous for transfer in found) else SYNCHRONOUS), ""
-        if self._twin(number, request) is not None:
+        if self._equal_request(number, request) is not None:
             return MERGED, ""
         if self._works_on_host(number, request):
             return HOST_COMPUTE, ""
         return DROPPED, self._cause(number, request)
 
-    def _twin(self, number: int, request: Request) -> int | None:
-        """Another ask for the same value in the same direction that has transfers."""
+    def _equal_request(self, number: int, request: Request) -> int | None:
+        """Return another request for the same value in the same direction that has transfers, or None."""
         for other, twin in enumerate(self._requests):
             if other == number or twin.direction != request.direction or not self._transfers[other]:
                 continue
@@ -316,8 +325,10 @@ class _Join:
         return None
 
     def _works_on_host(self, number: int, request: Request) -> bool:
-        """Whether the module works on the value in host memory instead: there is work there, and nothing says that the
-        value has no part in it."""
+        """Return whether the module works on the value in host memory instead.
+
+        It does if there is such work, and nothing shows that the value is not part of it.
+        """
         if not self._offload.host_copies and not any(e.kind == HOST_COMPUTE_EVENT for e in self._offload.host_events):
             return False
         if request.direction == H2D:
@@ -351,7 +362,7 @@ class _Join:
             held = self._arguments if entry_value.kind == ARGUMENT else self._results
             buffer = held.get(entry_value.number)
             own = () if buffer is None else [t for t in self._offload.transfers if t.buffer == buffer]
-            # a transfer that a placement asked for is that one's; the others only this can have asked for
+            # transfers that a placement requested belong to it; the others can only belong to this entry value
             transfers = tuple(transfer.id for transfer in own if transfer.id not in explained)
             became: _Became = self._lost_entry_value(entry_value) if buffer is None else (KEPT, "")
             yield self._entry_value(entry_value, *became, transfers)
@@ -393,23 +404,22 @@ class _Join:
             yield Entry(COMPUTE, "", "compute_on", "", "", (), 1, 1, *became, "", (), place)
 
     def _unmatched_names(self) -> Iterator[Entry]:
-        """Names of policies that no offloaded value bears."""
+        """Yield an entry for each name of a policy that is not the name of an offloaded value."""
         offloaded = {request.name for request in self._requests if request.direction == D2H}
         seen: set[str] = set()
         for policy in self._policies:
             if policy.name in offloaded or policy.name in seen:
                 continue
             seen.add(policy.name)
-            borne = policy.name in self._placements.names
-            near = "" if borne else _nearest(policy.name, self._placements.names)
-            place = self._placements.names.get(policy.name) if borne else policy.place
-            yield Entry(
-                NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, NOT_NEEDED if borne else NOT_BORNE, near, (),
-                place,
-            )  # fmt: skip
+            is_known = policy.name in self._placements.names
+            near = "" if is_known else _nearest(policy.name, self._placements.names)
+            place = self._placements.names.get(policy.name) if is_known else policy.place
+            cause: PlacementCause = NOT_NEEDED if is_known else NOT_NAMED
+            yield Entry(NAME, D2H, "policy", policy.name, "", (), 1, 0, UNMATCHED, cause, near, (), place)
 
     def _unexplained_host(self) -> Iterator[str]:
-        """Work in host memory or on the host where nothing was asked for that could lead to it."""
+        """Yield the instructions that work in host memory or on the host, where nothing was requested that could cause
+        it."""
         requested = bool(self._placements.entry_values or self._placements.computes) or any(
             a.direction == D2H for a in self._requests
         )
@@ -422,10 +432,12 @@ class _Join:
                 yield event.instruction
 
 
-@lru_cache(maxsize=4096)  # of many layers' values most have one of a few shapes
+@lru_cache(maxsize=4096)  # most values of many layers have one of a few shapes
 def _fit(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[bool, bool]:
-    """Whether a transfer's array can be one device's part of a value, and whether both are of one shape but for
-    dimensions of one."""
+    """Return whether a transfer's array can be one device's part of a value, and whether their shapes are equal.
+
+    Dimensions of one do not count for equality.
+    """
     one, other = trimmed(shape), trimmed(whole)
     return likeness(one, other) >= 0, one == other
 
@@ -435,8 +447,10 @@ def _name_of(parameter: Instruction) -> str:
 
 
 def _same_line(source: Source | None, place: Place | None) -> bool:
-    """Whether both are of one line. Of a file only the name counts: a module that was compiled elsewhere has other
-    folders in front."""
+    """Return whether both are on one line. Only the name of the file counts, without its directory.
+
+    A module that was compiled elsewhere has other directories.
+    """
     if source is None or place is None or source.line != place.line:
         return False
     return source.file == place.file or os.path.basename(source.file) == os.path.basename(place.file)
@@ -449,8 +463,10 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _dropped_in_lowering(placements: Placements, lowered: Placements) -> set[int]:
-    """The asks of a jaxpr that have no equal in the StableHLO made from it: of those alike, as many as are missing, the
-    last ones first. What nothing needs may be missing without harm and is not looked for."""
+    """Return the requests of a jaxpr that are missing in the StableHLO made from it.
+
+    Of similar requests the last ones count as missing. Requests that nothing needs may be missing and are left out.
+    """
     there: dict[tuple[object, ...], int] = {}
     for request in lowered.requests:
         there[_likes(request)] = there.get(_likes(request), 0) + 1

@@ -1,4 +1,5 @@
-"""What a step asks of host memory, read from its HLO before all passes (``*before_optimizations.txt`` of a dump)."""
+"""Reader of the placements that a step requests, from its HLO before all passes (``*before_optimizations.txt`` of a
+dump)."""
 
 from __future__ import annotations
 
@@ -11,15 +12,25 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape, parse_shape
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, NodeKind, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import (
+    EntryValue,
+    Flow,
+    Node,
+    NodeKind,
+    Place,
+    Placements,
+    ProgramTooLargeError,
+    Put,
+    Where,
+)
 from hloinspect.placements.marks import placement_of
 from hloinspect.placements.stablehlo import is_sharding
 
 MOST_INSTRUCTIONS = 2_000_000
-"""Computations are walked at each of their calls; beyond this the rest is left."""
+"""Most instructions that are followed, since a computation is walked at each of its calls. The rest is left out."""
 
 _MOST_DEPTH = 200
 _PARTS = {"slice": 1, "dynamic-slice": 1, "dynamic-update-slice": 2}
@@ -32,14 +43,15 @@ Make = Callable[[int], int]
 
 
 def placements_before_passes(module: Module) -> Placements:
-    """What the HLO of a step asks before XLA's passes. A module that is too large has a ``gap``.
+    """Return the placements that the HLO of a step requests before XLA's passes. A module that is too large has a
+    ``gap``.
 
     Raises HloParseError where the module is damaged.
     """
     try:
         return _Reader(module).placements()
-    except TooLargeError:
-        return Placements("hlo", (), (), gap="the step calls more before its passes than is followed")
+    except ProgramTooLargeError:
+        return Placements("hlo", (), (), gap="the step has more calls before its passes than are followed")
 
 
 class _Reader:
@@ -65,7 +77,7 @@ class _Reader:
             "hlo", self._graph.requests(), tuple(entry_value for entry_value in entry_values if entry_value is not None)
         )
 
-    def _add(
+    def _add(  # noqa: PLR0913  (the fields of a node, most of them left out by every caller)
         self,
         kind: NodeKind,
         inputs: list[int],
@@ -81,14 +93,14 @@ class _Reader:
         return self._graph.add(node)
 
     def _body(self, computation: Computation, given: Mapping[int, Value], where: Where) -> Value:
-        """Walk a computation with its parameters' values; the value of its root."""
+        """Walk a computation with the values of its parameters, and return the value of its root."""
         if where.depth > _MOST_DEPTH:
-            raise TooLargeError
+            raise ProgramTooLargeError
         values: dict[str, Value] = {}
         for instruction in computation:
             self._walked += 1
             if self._walked > MOST_INSTRUCTIONS:
-                raise TooLargeError
+                raise ProgramTooLargeError
             values[instruction.name] = self._value(computation, instruction, values, given, where)
         return values[computation.root.name]
 
@@ -96,7 +108,7 @@ class _Reader:
         found = []
         for operand in instruction.operands:
             value = values.get(operand.name)
-            if value is None:  # a damaged order
+            if value is None:  # the order of the module is damaged
                 value = self._add(flow.CONSTANT, [], on_host=False)
             for index in operand.path:
                 value = _part(value, index)
@@ -195,17 +207,17 @@ def _part(value: Value, index: int) -> Value:
 
 
 def _shaped(shape: Shape, leaves: Iterator[int]) -> Value:
-    """Leaves in a row, put together as a shape is."""
+    """Return leaves, given in a row, in the structure of a shape."""
     return tuple(_shaped(element, leaves) for element in shape.elements) if shape.is_tuple else next(leaves)
 
 
 def _place(instruction: Instruction) -> Place | None:
-    source = source_of(instruction.metadata)
+    source = read_source(instruction.metadata)
     return Place(source.file, source.line, source.column, source.function) if source else None
 
 
 def _layouts(module: Module) -> tuple[Sequence[Shape], Sequence[Shape]]:
-    """The layouts of the step's arguments and results, which say in which memory they are."""
+    """Return the layouts of the step's arguments and results, which show their memory."""
     text = module.attributes.get(_LAYOUT, "").strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]

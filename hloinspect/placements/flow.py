@@ -1,7 +1,7 @@
-"""How values go through a program before it is compiled, and what that asks of host memory.
+"""The flow of values through a program before it is compiled, and the placements in host memory that it requests.
 
-A jaxpr, StableHLO and HLO before its passes differ in spelling only. Each is read into one graph, a ``Flow``, and what
-is asked is worked out on the graph: which placements move something, what they are of, what brings which back, and
+A jaxpr, StableHLO and HLO before its passes differ only in spelling. Each is read into one graph, a ``Flow``. The
+requests are computed on the graph: which placements move something, of which value, which one brings which back, and
 which of them nothing needs.
 """
 
@@ -27,8 +27,8 @@ NodeKind = Literal["argument", "constant", "same", "part", "merge", "put", "oper
 
 ARGUMENT: Final = "argument"
 CONSTANT: Final = "constant"
-SAME: Final = "same"  # another name or form of its one input
-PART: Final = "part"  # a slice of its input, or a stack that its input is a slice of
+SAME: Final = "same"  # another name or form of its only input
+PART: Final = "part"  # a slice of its input, or a stack of which its input is a slice
 MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of a branch
 PUT: Final = "put"
 OPERATION: Final = "operation"
@@ -39,14 +39,17 @@ DEVICE_PUT: Final = "device_put"
 ANNOTATION: Final = "annotation"
 
 
-class TooLargeError(Exception):
-    """A step calls more than a reader follows."""
+class ProgramTooLargeError(Exception):
+    """A step with more calls than a reader follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where a reader is: how often that runs in a step (``counted`` says whether all the loops around it tell), whether
-    under a condition, and how deep in calls."""
+    """The context of a reader in the program.
+
+    ``runs`` is how often it runs in a step. ``counted`` is whether the number of iterations of all loops around it is
+    known. ``conditional`` is whether it is under a condition, and ``depth`` its depth in calls.
+    """
 
     runs: int = 1
     conditional: bool = False
@@ -56,7 +59,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the user's program. ``column`` counts from 0, as XLA's stack frames do."""
+    """A line of the user's program. ``column`` counts from 0, as in XLA's stack frames."""
 
     file: str
     line: Count
@@ -66,8 +69,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """A placement: to host memory or to the device, by whom, and how often in a step (``counted`` says whether all the
-    loops around it tell)."""
+    """A placement in host memory or on the device.
+
+    ``by`` is its origin. ``runs`` is how often it runs in a step, and ``counted`` is whether the number of iterations
+    of all loops around it is known.
+    """
 
     to_host: bool
     by: PlacementBy
@@ -78,8 +84,11 @@ class Put:
 
 @dataclass(slots=True)
 class Node:
-    """One value. ``on_host`` is None where it follows from the inputs; ``barrier`` says that no pass moves anything
-    over it; ``name`` is a ``checkpoint_name``."""
+    """A value of the program.
+
+    ``on_host`` is None where it follows from the inputs. ``barrier``: no pass moves anything over it. ``name`` is a
+    ``checkpoint_name``.
+    """
 
     kind: NodeKind
     inputs: list[int]
@@ -95,15 +104,15 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A placement that moves its value. ``bytes`` follow from ``dtype`` (HLO's word) and ``shape``, which is the whole
-    value's, whatever a sharding makes of it.
+    """A placement that moves its value.
 
-    ``place`` is the line that asks, ``made`` the one that computes the value: the compiled module's transfer has no
-    better one. ``of`` is the place (in the list of asks) of the ask that sent what this one brings back, ``argument``
-    the number of the step's argument that the value is, or is a part of, and ``result`` that of the result. ``value``
-    is equal for two asks that move the same value. ``live`` is whether anything that the step returns needs it,
-    ``constant`` whether it depends on no argument, ``apart`` whether a barrier or a loop stands between it and ``of``,
-    and ``computed`` whether something is computed in host memory on the way.
+    ``dtype`` (HLO's name) and ``shape`` are those of the whole value, also where it is sharded. ``place`` is the line
+    of the request. ``made`` is the line that computes the value, which is the best line that the compiled module's
+    transfer can have. ``of`` is the index of the request that sent the value that this one brings back. ``argument`` is
+    the number of the step's argument that the value is, or is a part of. ``result`` is the number of the step's result.
+    ``value`` is equal for two requests that move the same value. ``live`` is whether a result of the step needs it.
+    ``constant`` is whether it depends on no argument. ``separated`` is whether a barrier or a loop is between it and
+    ``of``. ``computed`` is whether something is computed in host memory between the two.
     """
 
     direction: Direction
@@ -128,8 +137,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EntryValue:
-    """An argument or a result of the step that is asked for in host memory. ``number`` is its place among those of the
-    compiled step, -1 of an argument that the step does not use."""
+    """An argument or a result of the step that is requested in host memory.
+
+    ``number`` is its index among those of the compiled step, or -1 for an argument that the step does not use.
+    """
 
     kind: Literal["argument", "result"]
     number: Number
@@ -140,11 +151,11 @@ class EntryValue:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """All that a program asks of host memory: placements, and arguments and results of the step that it wants there.
+    """All that a program requests of host memory: placements, and arguments and results of the step.
 
-    ``source`` is what they were read from. ``names`` are the checkpoint names that values bear, offloaded or not, with
-    where they are given, and ``computes`` the lines that ask for computation on the host; both only a jaxpr has.
-    ``gap`` says what was not looked at, "" where nothing is missing.
+    ``source`` is what they were read from. ``names`` are all checkpoint names, offloaded or not, with the lines that
+    give them. ``computes`` are the lines that request computation on the host. Both exist only for a jaxpr. ``gap``
+    says what was not read, or is "" where nothing is missing.
     """
 
     source: RequestedFrom
@@ -156,7 +167,8 @@ class Placements:
 
 
 class Flow:
-    """The graph. Nodes are named by their numbers; inputs come before what uses them, but for what loops carry."""
+    """The graph of a program's values, which are named by numbers. Inputs come before their users, except those of
+    loops."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -164,12 +176,15 @@ class Flow:
         self.effects: list[int] = []
 
     def add(self, node: Node) -> int:
-        """The number of a new node."""
+        """Add a node and return its number."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def requests(self) -> tuple[Request, ...]:
-        """What is asked, in the order of the program. A placement of a value that is there already asks nothing."""
+        """Return the requests in the order of the program.
+
+        A placement of a value that is already there requests nothing.
+        """
         on_host = self._spaces()
         live = self._live()
         constant = self._constants()
@@ -179,12 +194,12 @@ class Flow:
             if node.put is not None and on_host[node.inputs[0]] != node.put.to_host
         ]
         index = {number: place for place, number in enumerate(puts)}
-        climber = _Climber(self.nodes, on_host, index)
-        results = climber.returned(self.results)
+        search = _OriginSearch(self.nodes, on_host, index)
+        results = search.returned(self.results)
         found: list[Request] = []
         for number in puts:
-            request = self._request(number, climber, live, constant, results)
-            if request.of is not None:  # what is known of the one that sent it
+            request = self._request(number, search, live, constant, results)
+            if request.of is not None:  # the request that sent the value may know more
                 sender = found[request.of]
                 request = replace(
                     request,
@@ -197,16 +212,16 @@ class Flow:
         return tuple(found)
 
     def _request(
-        self, number: int, climber: _Climber, live: bytearray, constant: bytearray, results: dict[int, int]
+        self, number: int, search: _OriginSearch, live: bytearray, constant: bytearray, results: dict[int, int]
     ) -> Request:
         node = self.nodes[number]
         put = node.put
         assert put is not None
-        value = climber.same(node.inputs[0])
-        name, named_at = climber.name(node.inputs[0])
+        value = search.same(node.inputs[0])
+        name, named_at = search.name(node.inputs[0])
         back = None if put.to_host else node.inputs[0]
-        of, argument, separated, computed = (None, None, False, False) if back is None else climber.sender(back)
-        made = self.nodes[climber.whole(node.inputs[0])]
+        of, argument, separated, computed = (None, None, False, False) if back is None else search.sender(back)
+        made = self.nodes[search.whole(node.inputs[0])]
         return Request(
             direction=D2H if put.to_host else H2D,
             by=put.by,
@@ -229,10 +244,12 @@ class Flow:
         )
 
     def _spaces(self) -> list[bool]:
-        """Whether each value is in host memory: as its node says, else as its inputs are. An operation with a value in
-        host memory works there."""
+        """Return whether each value is in host memory, by its node or by its inputs.
+
+        An operation with a value in host memory runs there.
+        """
         found = [bool(node.on_host) for node in self.nodes]
-        for _ in range(4):  # what is carried around a loop may show only at its end, once for each loop in a loop
+        for _ in range(4):  # a value that a loop carries may become known only at its end, once for each nested loop
             changed = False
             for number, node in enumerate(self.nodes):
                 if node.on_host is None and not found[number] and any(found[given] for given in node.inputs):
@@ -261,30 +278,33 @@ class Flow:
         return found
 
 
-class _Climber:
-    """Goes from a value back to what it is."""
+class _OriginSearch:
+    """Search from a value back to its origin."""
 
     def __init__(self, nodes: Sequence[Node], on_host: Sequence[bool], index: dict[int, int]) -> None:
         self._nodes, self._on_host, self._index = nodes, on_host, index
 
     def same(self, number: int) -> int:
-        """The value itself, behind other names and forms of it."""
+        """Return the value itself, without other names and forms of it."""
         return self._end(number, (SAME,))
 
     def whole(self, number: int) -> int:
-        """What computes the value or the array that it is a part of."""
+        """Return what computes the value or the array of which it is a part."""
         return self._end(number, (SAME, PART, MERGE, PUT))
 
     def name(self, number: int) -> tuple[str, Place | None]:
-        """The checkpoint name that a value bears, and where it is given."""
+        """Return the checkpoint name of a value and where it is given, or "" and None."""
         for step in self._walk(number, (SAME, PUT)):
             if name := self._nodes[step].name:
                 return name, self._nodes[step].place
         return "", None
 
     def sender(self, number: int) -> tuple[int | None, int | None, bool, bool]:
-        """Of a value in host memory the ask that sent it (its index) or the argument that it is, whether it is kept
-        apart from that, and whether something is computed on the way."""
+        """Return where a value in host memory comes from: the index of the request that sent it, or an argument's
+        number.
+
+        The last two are whether it is separated from that, and whether something is computed on the way.
+        """
         seen: set[int] = set()
         waiting = [(number, False, False)]
         argument: tuple[int, bool, bool] | None = None
@@ -308,7 +328,7 @@ class _Climber:
         return None, *argument
 
     def returned(self, results: Iterable[int]) -> dict[int, int]:
-        """For each placement whose value is a result of the step, behind other names of it, the result's number."""
+        """Return the result's number for each placement whose value is a result of the step, also under other names."""
         found: dict[int, int] = {}
         for place, number in enumerate(results):
             for step in self._walk(number, (SAME, PUT, PART, MERGE)):
@@ -321,8 +341,10 @@ class _Climber:
         return next((step for step in self._walk(number, kinds) if self._nodes[step].kind not in kinds), number)
 
     def _walk(self, number: int, kinds: tuple[str, ...]) -> Iterator[int]:
-        """A value and those before it, through nodes of some kinds: of several inputs the last one first, which is what
-        a loop's last turn leaves, or what an update puts into a stack."""
+        """Yield a value and those before it, through nodes of some kinds.
+
+        Of several inputs the last one comes first: the value after a loop's last iteration, or the update of a stack.
+        """
         seen: set[int] = set()
         waiting = [number]
         while waiting:
@@ -334,7 +356,7 @@ class _Climber:
                     waiting.extend(self._nodes[number].inputs)
 
 
-# ---- as JSON
+# ---- JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ _PLACEMENT = "_xla_buffer_placement"
 
 
 def placement_of(instruction: Instruction) -> PlacementMark | Literal[""]:
-    """The kind of placement that an instruction is, or ""."""
+    """Return the kind of placement that an instruction is, or ""."""
     target = instruction.custom_call_target
     if target == ANNOTATION:
         wanted = instruction.frontend_attributes.get(_PLACEMENT, "")

@@ -1,6 +1,6 @@
-"""What a program asked of host memory before it was compiled: the placements in its StableHLO.
+"""Counts of the placements that a program requests before it is compiled, from its StableHLO.
 
-Only these are counted, by plain searches: StableHLO is MLIR, and nothing else of it is needed.
+StableHLO is MLIR. Only the placements are needed here, so plain text searches count them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ _KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
-    loop's body counts once), ``arguments`` and ``results`` those of the step that it asks to be in host memory.
-    ``unmatched`` are names that a policy in use offloads and no offloaded value has (`hloinspect compile` looks), and
-    ``dead`` those of policies that offload no value at all; None where that is not known."""
+    """Numbers of the placements that a program requests.
+
+    ``to_host`` and ``to_device`` count the values that the program places (``annotate_device_placement``; one in a
+    loop's body counts once). ``arguments`` and ``results`` count those of the step that are requested in host memory.
+    ``unmatched`` are names that a policy in use offloads and no offloaded value has (from `hloinspect compile`).
+    ``dead`` are those of policies that offload no value at all. It is None where that is not known.
+    """
 
     to_host: int
     to_device: int
@@ -29,17 +32,17 @@ class Requested:
 
     @property
     def entry_values(self) -> dict[str, int]:
-        """``arguments`` and ``results`` by kind."""
+        """Return ``arguments`` and ``results`` by kind."""
         return {"argument": self.arguments, "result": self.results}
 
     @property
     def anything(self) -> bool:
-        """Whether anything was to be in host memory."""
+        """Return whether anything is requested in host memory."""
         return bool(self.to_host or self.arguments or self.results)
 
 
-def requested_of(stablehlo: str) -> Requested:
-    """Counts the placements in the text of a StableHLO module."""
+def count_requested(stablehlo: str) -> Requested:
+    """Return the number of placements in the text of a StableHLO module."""
     start = stablehlo.find("func.func public @main")
     line = stablehlo[start : stablehlo.find("\n", start)] if start >= 0 else ""
     arguments, _, results = line.partition(") -> (")

@@ -1,8 +1,8 @@
-"""What a step asks of host memory, read from the text of its StableHLO.
+"""Reader of the placements that a step requests, from the text of its StableHLO.
 
-Only what decides where a value goes is understood of MLIR: functions and calls, loops, branches, placements
-(``annotate_device_placement``), barriers and slices. Everything else is an operation on its operands. Checkpoint names
-and the difference between a policy's placement and one by hand are not in StableHLO.
+Only the MLIR that decides where a value goes is read: functions and calls, loops, branches, placements
+(``annotate_device_placement``), barriers and slices. Everything else is an operation on its operands. StableHLO has no
+checkpoint names, and does not show whether a placement is from a policy or from the program.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ from typing import Literal
 from hloinspect.hlo.model import Frame
 from hloinspect.offload.source import is_library_frame
 from hloinspect.placements import flow
-from hloinspect.placements.flow import EntryValue, Flow, Node, NodeKind, Place, Placements, Put, TooLargeError, Where
+from hloinspect.placements.flow import (
+    EntryValue,
+    Flow,
+    Node,
+    NodeKind,
+    Place,
+    Placements,
+    ProgramTooLargeError,
+    Put,
+    Where,
+)
 
 MOST_STATEMENTS = 2_000_000
-"""Functions are walked at each of their calls; beyond this the rest is left."""
+"""Most statements that are followed, since a function is walked at each of its calls. The rest is left out."""
 
 _MOST_DEPTH = 200
 _HEAD = re.compile(r"\s*func\.func (?:public |private )?@([^(\s]+|\"[^\"]*\")\(")
@@ -41,7 +51,7 @@ _SCALARS = {"i": "s", "ui": "u", "f": "f", "bf": "bf"}
 
 @dataclass(slots=True)
 class _Statement:
-    """One operation. ``regions`` are those inside its braces."""
+    """An operation. ``regions`` are those inside its braces."""
 
     results: list[str]
     operation: str
@@ -64,17 +74,17 @@ class _Function:
 
 
 def placements_of(text: str) -> Placements:
-    """What the text of a StableHLO module asks. Where it is not understood to the end, ``gap`` says so."""
+    """Return the placements that the text of a StableHLO module requests. ``gap`` says what was not understood."""
     try:
         return _Reader(text).placements()
-    except (TooLargeError, RecursionError):
-        return Placements("stablehlo", (), (), gap="the step calls more in StableHLO than is followed")
+    except (ProgramTooLargeError, RecursionError):
+        return Placements("stablehlo", (), (), gap="the step has more calls in StableHLO than are followed")
     except (KeyError, IndexError, ValueError) as error:
         return Placements("stablehlo", (), (), gap=f"the StableHLO is not understood: {type(error).__name__} {error}")
 
 
 def is_sharding(target: str) -> bool:
-    """Whether a custom call only says how its operand is sharded."""
+    """Return whether a custom call only gives the sharding of its operand."""
     return target in ("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape") or target.startswith("xla.sdy.")
 
 
@@ -82,7 +92,7 @@ def is_sharding(target: str) -> bool:
 
 
 def _statements(lines: Sequence[str], start: int) -> tuple[_Region, int]:
-    """The statements from ``start`` to the brace that closes them; the place of that brace's line."""
+    """Return the statements from ``start`` to the brace that closes them, and the number of that brace's line."""
     region = _Region([], [])
     number = start
     while number < len(lines):
@@ -106,7 +116,7 @@ def _opens(line: str) -> bool:
 
 
 def _regions(lines: Sequence[str], number: int, statement: _Statement) -> int:
-    """Reads the regions that the line at ``number`` opens; the place of the line that closes the last one."""
+    """Read the regions that the line at ``number`` opens. Return the number of the line that closes the last one."""
     while True:
         inner, end = _statements(lines, number + 1)
         statement.regions.append(inner)
@@ -141,7 +151,7 @@ def _statement(line: str) -> _Statement:
 
 
 def _tensor(text: str) -> tuple[str, tuple[int, ...]]:
-    """HLO's word for the element type, and the shape, of the last tensor type in a text."""
+    """Return HLO's name of the element type, and the shape, of the last tensor type in a text."""
     found = _TENSOR.findall(text)
     if not found:
         return "", ()
@@ -196,13 +206,13 @@ class _Reader:
         return Placements("stablehlo", self._graph.requests(), tuple(entry_values))
 
     def _body(self, statements: Sequence[_Statement], values: dict[str, int], where: Where) -> list[int]:
-        """Walk statements; the nodes of what they return."""
+        """Walk statements and return the nodes of their results."""
         if where.depth > _MOST_DEPTH:
-            raise TooLargeError
+            raise ProgramTooLargeError
         for statement in statements:
             self._walked += 1
             if self._walked > MOST_STATEMENTS:
-                raise TooLargeError
+                raise ProgramTooLargeError
             if statement.operation == "return":
                 return [values[operand] for operand in statement.operands]
             made = self._made(statement, values, where)
@@ -259,7 +269,10 @@ class _Reader:
         return [self._graph.add(Node(flow.MERGE, [*decided, merge], "", ())) for merge in merges]
 
     def _iterations(self, loop: _Statement, names: Sequence[str], values: Mapping[str, int]) -> int | None:
-        """How often a scan's loop turns: it counts from zero by one and compares with a constant. None for others."""
+        """Return the number of iterations of a scan's loop, or None for other loops.
+
+        It counts from zero by one and compares with a constant.
+        """
         numbers: dict[str, int] = {}
         for statement in loop.regions[0].statements:
             if statement.operation == "constant" and (found := _CONSTANT.search(statement.text)):
@@ -280,11 +293,11 @@ class _Reader:
         ]
 
     def _manual(self, statement: _Statement, values: dict[str, int], where: Where) -> list[int]:
-        """``shard_map``: what is in parentheses behind its shardings are the arguments of its region."""
-        entry_value, _, inner = statement.text.partition(" in_shardings")
-        given = [values[value.group()] for value in _VALUE.finditer(entry_value.partition(" = ")[2] or entry_value)]
+        """Walk a ``shard_map``: the values in parentheses behind its shardings are the arguments of its region."""
+        head, _, tail = statement.text.partition(" in_shardings")
+        given = [values[value.group()] for value in _VALUE.finditer(head.partition(" = ")[2] or head)]
         region = statement.regions[0]
-        named = region.arguments or [found[0] for found in re.finditer(r"%arg\d+(?=: )", inner)]
+        named = region.arguments or [found[0] for found in re.finditer(r"%arg\d+(?=: )", tail)]
         scope = {**values, **dict(zip(named, given, strict=False))}
         return self._body(region.statements, scope, replace(where, depth=where.depth + 1))
 
@@ -294,7 +307,8 @@ class _Reader:
 
 
 def _entry_values(kind: Literal["argument", "result"], text: str) -> Iterator[EntryValue]:
-    """The arguments or results of the step that are asked for in host memory, from one half of its head."""
+    """Yield the arguments or results of the step that are requested in host memory, from their half of its
+    signature."""
     pieces = re.split(r"%arg\d+: (?=tensor)" if kind == "argument" else r"(?<=[(,]) ?(?=tensor<)", text)[1:]
     for number, piece in enumerate(pieces):
         found = _KIND.search(piece)
@@ -307,25 +321,26 @@ def _entry_values(kind: Literal["argument", "result"], text: str) -> Iterator[En
 
 
 class Locations:
-    """The lines of the user's program that a StableHLO text names (``as_text(debug_info=True)``)."""
+    """The lines of the user's program in a StableHLO text (``as_text(debug_info=True)``)."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._known = dict(re.findall(r"^(#loc\d*) = (.*)$", text, re.MULTILINE))
 
     def place(self, name: str) -> Place | None:
-        """The user's innermost frame of a location (``#loc7``), a library's where there is none of the user's."""
+        """Return the user's innermost frame of a location (``#loc7``), or a library's frame where there is no
+        user's."""
         frames = list(self._frames(name, 0))
         own = (frame for frame in frames if not is_library_frame(Frame(frame.file, frame.line)))
         return next(own, frames[0] if frames else None)
 
     def of_operation(self, op_name: str) -> list[Place]:
-        """The lines of the operations with a name of JAX's (``jit(step)/dot_general``)."""
+        """Return the lines of the operations with a name of JAX's (``jit(step)/dot_general``)."""
         start = f'loc("{op_name}"('
         return self._places(name for name, text in self._known.items() if text.startswith(start))
 
     def of_custom_call(self, target: str) -> list[Place]:
-        """The lines of the custom calls with a target."""
+        """Return the lines of the custom calls with a target."""
         found = re.findall(rf"custom_call @{re.escape(target)}\(.*loc\((#loc\d*)\)\s*$", self._text, re.MULTILINE)
         return self._places(found)
 
@@ -333,7 +348,8 @@ class Locations:
         return list(dict.fromkeys(place for name in names if (place := self.place(name)) is not None))
 
     def _frames(self, name: str, depth: int) -> Iterator[Place]:
-        """The frames of a location, the innermost first: of ``callsite(A at B)`` those of A and then those of B."""
+        """Yield the frames of a location, the innermost first: of ``callsite(A at B)`` those of A and then those of
+        B."""
         text = self._known.get(name, "")
         if depth > _MOST_DEPTH or not text:
             return

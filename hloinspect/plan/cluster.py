@@ -42,8 +42,8 @@ def run_on_cluster(
     stop: threading.Event,
     no_workers_s: float = NO_WORKERS_S,
 ) -> Iterator[Outcome]:
-    """Every cell as soon as its piece of work is done; ``folder`` gets a directory for each. Raises HloInspectError
-    where the extra is missing, the scheduler cannot be reached, or it has no workers for a minute."""
+    """Yield every cell as soon as its piece of work is done; ``folder`` gets a directory for each. Raises
+    HloInspectError where the extra is missing, the scheduler cannot be reached, or it has no workers for a minute."""
     with client_of(scheduler) as client:
         every = [client.submit(_task, work, __version__, cache, pure=False) for work in works]
         futures = {future: number for number, future in enumerate(every)}
@@ -56,7 +56,7 @@ def run_on_cluster(
 
 
 def _task(work: Work, version: str, with_cache: bool) -> list[Sent]:
-    """Runs on a worker."""
+    """Compile a piece of work on a worker."""
     from hloinspect.compile.cache import cache_folder
 
     if version != __version__:

@@ -1,6 +1,6 @@
-"""Comparing points: which are worth having, which is the best, and which of them nobody can tell apart.
+"""Comparing points: which are worth having, which is the best, and which of them may be as fast.
 
-Ranges of two points are not held against each other by their ends: what makes one step slow (a slow link, slow
+Ranges of two points are not compared by their ends: what makes one step slow (a slow link, slow
 kernels) does so to the other too. They are compared scenario by scenario.
 """
 
@@ -19,8 +19,8 @@ TELLING = 0.01
 
 
 def front(points: Sequence[Point]) -> tuple[int, ...]:
-    """Numbers of the good points that no other good point beats: none is as fast with less memory, or faster with as
-    much. Of points that are equal in both the first stands for all."""
+    """Return numbers of the good points that no other good point beats: none is as fast with less memory, or faster
+    with as much. Of points that are equal in both the first stands for all."""
     good = [point for point in points if point.is_good]
     order = sorted(good, key=lambda point: (-point.speed, _device_bytes(point), point.number))
     found, least = [], None
@@ -33,7 +33,8 @@ def front(points: Sequence[Point]) -> tuple[int, ...]:
 
 
 def best(points: Sequence[Point]) -> Point | None:
-    """The fastest good point, of equally fast ones that with the least device memory; None where there is none."""
+    """Return the fastest good point, of equally fast ones that with the least device memory; None where there is
+    none."""
     good = [point for point in points if point.is_good]
     return min(good, key=lambda point: (-point.speed, _device_bytes(point), point.number), default=None)
 
@@ -44,8 +45,8 @@ def _device_bytes(point: Point) -> float:
     return float(point.memory.device_bytes)
 
 
-def told_apart(one: Point, other: Point) -> bool:
-    """Whether the same one of two points is the faster in every scenario, by more than a hundredth."""
+def is_faster_or_slower(one: Point, other: Point) -> bool:
+    """Return whether the same one of two points is the faster in every scenario, by more than a hundredth."""
     if one.step is None or other.step is None:
         return True
     ratios = []
@@ -59,20 +60,20 @@ def _speed(point: Point, time_ms: float) -> float:
     return (point.samples or 1.0) / max(time_ms, 1e-9)
 
 
-def not_told_apart(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
-    """Numbers of the good points that may be as fast as the chosen one."""
+def tied_with_best(points: Iterable[Point], chosen: Point | None) -> tuple[int, ...]:
+    """Return numbers of the good points that may be as fast as the chosen one."""
     if chosen is None:
         return ()
     return tuple(
         point.number
         for point in points
-        if point.number != chosen.number and point.is_good and not told_apart(point, chosen)
+        if point.number != chosen.number and point.is_good and not is_faster_or_slower(point, chosen)
     )
 
 
 def with_recomputation(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points with what each computes beyond the one that computes the least, policy and flags apart, and with the
-    number of an earlier point of the same schedule."""
+    """Return the points with what each computes beyond the one that computes the least, whatever the policy and flags,
+    and with the number of an earlier point of the same schedule."""
     least: dict[tuple[tuple[str, str], ...], float] = {}
     for point in points:
         if point.flops is not None:
@@ -92,8 +93,8 @@ def with_recomputation(points: Sequence[Point]) -> tuple[Point, ...]:
 
 
 def largest(points: Sequence[Point], axes: Mapping[str, Sequence[str]], axis: str | None) -> tuple[Largest, ...]:
-    """For each policy (and target) the largest value of an axis of numbers at which some point fits, and the largest
-    that was tried with it: a search does not try all with all."""
+    """Return for each policy (and target) the largest value of an axis of numbers at which some point fits, and the
+    largest that was tried with it: a search does not try all with all."""
     if axis is None or axis not in axes or not all(axis in point.settings for point in points):
         return ()
     by_policy: dict[str, list[Point]] = defaultdict(list)
@@ -111,7 +112,7 @@ def largest(points: Sequence[Point], axes: Mapping[str, Sequence[str]], axis: st
 
 
 def why_best(chosen: Point | None, points: Sequence[Point]) -> str:
-    """One sentence: what the best point is the best of, and at what cost."""
+    """Return a sentence on what the best point is the best of, and at what cost."""
     if chosen is None or chosen.step is None:
         deleted = sum(point.offload_lost is not None for point in points)
         large = sum(point.fits is False for point in points)

@@ -1,4 +1,4 @@
-"""What one point is worth: its compiled module inspected, its memory held against the limits."""
+"""Judges points: a compiled module is inspected, and its memory compared with the limits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hloinspect.analyze.inspect import Inspection, Reading, judge_reading, predict_reading, read_input
+from hloinspect.analyze.inspect import Inspection, judge_reading, predict_reading, read_input
+from hloinspect.analyze.load import Reading
+from hloinspect.analyze.options import Machine
 from hloinspect.compile.versions import SLICES_RIGHT_SINCE
 from hloinspect.errors import HloInspectError
 from hloinspect.hardware import Target, with_link
@@ -19,7 +21,7 @@ from hloinspect.inputs.manifest import (
 from hloinspect.kinds import UNKNOWN
 from hloinspect.offload.mechanism import KERNEL
 from hloinspect.offload.transfers import Offload
-from hloinspect.plan.model import SCHEDULER_SHARE, Elsewhere, MemoryUse, Point, StepTime, TransferLine
+from hloinspect.plan.model import Elsewhere, MemoryUse, Point, StepTime, TransferLine
 from hloinspect.predict.prediction import Prediction
 from hloinspect.report.host_memory import host_memory_of
 from hloinspect.report.link import link_that_hides_gbps
@@ -27,12 +29,13 @@ from hloinspect.report.schema import Report, TransferInfo
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 from hloinspect.units import bytes_texts
 
 _MS = 1e9  # picoseconds
 _GONE = ("HLO302", "HLO304", "HLO309")
 _RULES = Choice(select=(WRONG_VALUES, *_GONE))
-"""Bytes of another place than the program says, and offload that is asked for and is not there."""
+"""Bytes of another place than the program says, and offload that is requested and is not there."""
 _AGAIN = re.compile(r"\.remat\d*(\.|$)")
 _LOST = (NOTE_OFFLOAD_GONE, NOTE_HOST_ARGUMENTS_GONE)
 
@@ -79,7 +82,7 @@ class Judge:
     elsewhere: list[Elsewhere] = field(default_factory=list)
 
     def compiled(self, number: int, settings: Mapping[str, str], result: CompileResult, target: Target) -> Point:
-        """The point of a compilation. A module that cannot be judged is a point with its error."""
+        """Return the point of a compilation. A module that cannot be judged is a point with its error."""
         manifest, yardstick = result.manifest, self.yardstick
         try:
             reading = read_input(str(result.directory))
@@ -102,8 +105,9 @@ class Judge:
     def module(
         self, number: int, settings: Mapping[str, str], reading: Reading, target: Target, name: str | None = None
     ) -> Point:
-        """The point of a module that is compiled already: a file, a dump, or a directory of ``hloinspect compile``.
-        ``name`` is what its page is called instead of its path. Raises InputError where that cannot be written."""
+        """Return the point of a module that is compiled already: a file, a dump, or a directory of ``hloinspect
+        compile``. ``name`` is what its page is called instead of its path. Raises InputError where that cannot be
+        written."""
         try:
             found = self._inspection(reading, target)
             point = _point(number, settings, found, target, self.yardstick)
@@ -123,14 +127,12 @@ class Judge:
         return Point(number, dict(settings), target.name, self.yardstick.devices or 1, error=str(error))
 
     def _inspection(self, reading: Reading, target: Target) -> Inspection:
-        """With the rules on what makes a point no good; a page has them all. Memory is estimated where XLA did not say
-        it, and for a page, which shows more of it."""
+        """Inspect with the rules on what makes a point no good; a page has them all. Memory is estimated where XLA did
+        not say it, and for a page, which shows more of it."""
         link = self.yardstick.link
         return judge_reading(
             reading,
-            with_link(target, link) if link else target,
-            devices=self.yardstick.devices,
-            topology=self.yardstick.topology,
+            Machine(with_link(target, link) if link else target, self.yardstick.devices, self.yardstick.topology),
             rules=_RULES if self.pages is None else None,
             memory=self.pages is not None or not reading.has_memory,
         )
@@ -140,12 +142,8 @@ class Judge:
         link = what.link or self.yardstick.link
         stand_in = None if target.name == own.name else own.name
         try:
-            prediction = predict_reading(
-                reading,
-                with_link(target, link) if link else target,
-                devices=self.yardstick.devices,
-                topology=self.yardstick.topology,
-            )
+            own_target = with_link(target, link) if link else target
+            prediction = predict_reading(reading, Machine(own_target, self.yardstick.devices, self.yardstick.topology))
         except HloInspectError:  # such as a topology that the other target cannot have
             return Elsewhere(point.number, what.label, None, None, stand_in, {}, {})
         there = prediction.transfers if prediction is not None else {}
@@ -194,9 +192,9 @@ def _point(number: int, settings: Mapping[str, str], found: Inspection, target: 
 
 
 def _computed_again(offload: Offload, fits: bool) -> tuple[str, ...]:
-    """A note where XLA computes anything again by itself: it names such an instruction after the one that it repeats
-    (``.remat``; hlo_rematerialization.cc). What keeps XLA from it takes more memory, and is no advice where the step
-    does not fit."""
+    """Return a note where XLA computes anything again by itself: it names such an instruction after the one that it
+    repeats (``.remat``; hlo_rematerialization.cc). What keeps XLA from it takes more memory, and is no advice where the
+    step does not fit."""
     sizes = {
         instruction.name: instruction.shape.element_count
         for computation in offload.program.computations()
@@ -218,7 +216,7 @@ def _not_looked_at(report: Report) -> tuple[str, ...]:
 
 
 def _finding(report: Report, codes: Sequence[str]) -> str | None:
-    """The message of the first of these findings that is an error."""
+    """Return the message of the first of these findings that is an error."""
     found = (f"{finding.message} ({finding.code})" for finding in report.findings if finding.code in codes)
     return next(found, None)
 
@@ -237,7 +235,7 @@ def pipelined_too_early(report: Report) -> str | None:
 
 
 def step_time(prediction: Prediction | None) -> StepTime | None:
-    """The predicted step in milliseconds."""
+    """Return the predicted step in milliseconds."""
     if prediction is None:
         return None
     step = prediction.step
@@ -270,13 +268,13 @@ def _line(report: Report, transfer: TransferInfo) -> TransferLine:
 
 
 def _memory(report: Report, target: Target, yardstick: Yardstick) -> MemoryUse:
-    """What a step needs, against what a target has: the report's or another."""
+    """Return what a step needs and what a target has: the report's or another."""
     memory, host = report.memory, host_memory_of(report, target)
     limit = int(target.hbm_bytes.value)
     return MemoryUse(
         device_bytes=memory.device_bytes,
         device_limit_bytes=int(limit * yardstick.memory_share),
-        scheduler_limit_bytes=int(limit * SCHEDULER_SHARE),
+        scheduler_limit_bytes=int(limit * SCHEDULER_MEMORY_SHARE),
         host_bytes=host.bytes,
         host_limit_bytes=host.limit_bytes,
         host_devices=host.devices,
@@ -285,7 +283,7 @@ def _memory(report: Report, target: Target, yardstick: Yardstick) -> MemoryUse:
 
 
 def _fit(memory: MemoryUse) -> tuple[bool | None, str | None]:
-    """Whether a point fits into device and host memory, and what it does not fit into."""
+    """Return whether a point fits into device and host memory, and what it does not fit into."""
     device, limit = memory.device_bytes, memory.device_limit_bytes
     if device is not None and limit is not None and device > limit:
         return False, f"the device: {' of '.join(bytes_texts(device, limit))}"
@@ -309,7 +307,7 @@ def _samples(settings: Mapping[str, str], yardstick: Yardstick) -> float | None:
 def _maxtext_samples(
     settings: Mapping[str, object], devices: int, yardstick: Yardstick
 ) -> tuple[float | None, float | None]:
-    """Samples a step and tokens a sample by MaxText's configuration."""
+    """Return samples a step and tokens a sample by MaxText's configuration."""
     batch, length = settings.get("per_device_batch_size"), settings.get("max_target_length")
     samples = float(batch) * devices if isinstance(batch, int | float) else None
     tokens = float(length) if isinstance(length, int | float) else None

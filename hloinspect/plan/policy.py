@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from msgspec import structs
+
+from hloinspect.compile.protocol import NamedPolicy, StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
+from hloinspect.kinds import Tensors
 
-OUTCOMES = (OFFLOAD, REMAT, SAVE)
+OUTCOMES: tuple[Tensors, ...] = (OFFLOAD, REMAT, SAVE)
 OWN = "own"
 """The policy of the step itself."""
 
@@ -23,28 +26,28 @@ class Policy:
     """Checkpoint names by what becomes of their values; values in neither tuple are recomputed.
 
     ``everything``: all that autodiff would keep is kept on the device. ``is_own``: the step decides for itself, but for
-    the names in ``fates``.
+    the names in ``outcomes``.
     """
 
     saved: tuple[str, ...] = ()
     offloaded: tuple[str, ...] = ()
     everything: bool = False
     is_own: bool = False
-    outcomes: tuple[tuple[str, str], ...] = ()
+    outcomes: tuple[tuple[str, Tensors], ...] = ()
 
-    def request(self) -> dict[str, Any]:
-        """What the compiling child is asked for (compile/child/policies.py)."""
+    def of_step(self, request: StepRequest) -> StepRequest:
+        """Return the request with this policy (compile/child/policies.py)."""
         if self.is_own:
-            return {"outcomes": dict(self.outcomes)} if self.outcomes else {}
-        names = {"saved": [*self.saved], "offloaded": [*self.offloaded], "everything": self.everything}
-        return {"policy": names}
+            return structs.replace(request, outcomes=dict(self.outcomes))
+        policy = NamedPolicy(saved=self.saved, offloaded=self.offloaded, everything=self.everything)
+        return structs.replace(request, policy=policy)
 
-    def outcome_of(self, name: str) -> str:
-        """offload, save or remat."""
+    def outcome_of(self, name: str) -> Tensors:
+        """Return offload, save or remat: what becomes of the values of this name."""
         return OFFLOAD if name in self.offloaded else SAVE if name in self.saved else REMAT
 
-    def with_outcome(self, name: str, outcome: str) -> Policy:
-        """The same policy with one name's fate changed; other names keep theirs."""
+    def with_outcome(self, name: str, outcome: Tensors) -> Policy:
+        """Return the same policy with another outcome for one name; other names keep theirs."""
         if self.is_own:
             return Policy(is_own=True, outcomes=(*(item for item in self.outcomes if item[0] != name), (name, outcome)))
         saved = tuple(other for other in self.saved if other != name) + ((name,) if outcome == SAVE else ())
@@ -52,7 +55,7 @@ class Policy:
         return Policy(tuple(sorted(saved)), tuple(sorted(offloaded)))
 
     def code(self) -> str:
-        """The policy as a line of JAX."""
+        """Return the policy as a line of JAX."""
         if self.is_own:
             changed = "".join(f", but {name}: {outcome}" for name, outcome in self.outcomes)
             return f"the step's own policy{changed}"
@@ -69,7 +72,7 @@ class Policy:
         return "jax.checkpoint_policies.nothing_saveable"
 
     def text(self) -> str:
-        """As it is written in ``--vary policy=``."""
+        """Return the policy as it is written in ``--vary policy=``."""
         if self.is_own:
             return "/".join([OWN, *(f"{outcome}:{name}" for name, outcome in self.outcomes)])
         if self.everything:
@@ -79,7 +82,7 @@ class Policy:
 
 
 def parse_policy(text: str, others: Iterable[str] = ()) -> Policy:
-    """``remat``, ``offload:a+b``, ``save:c``, ``offload:a/save:c``, ``own``; ``save`` alone keeps the names that
+    """Read ``remat``, ``offload:a+b``, ``save:c``, ``offload:a/save:c``, ``own``; ``save`` alone keeps the names that
     ``others`` (the other policies of the plan) name, or everything where they name none. Raises UsageError."""
     if text in (OWN, OFFLOAD):
         return Policy(is_own=True)
@@ -108,7 +111,8 @@ def _named(policies: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_policies(texts: Iterable[str], named: Mapping[str, str]) -> dict[str, Policy]:
-    """Each policy by how it is written: a name of ``named`` (pyproject.toml) or the grammar of ``parse_policy``."""
+    """Return each policy by how it is written: a name of ``named`` (pyproject.toml) or the grammar of
+    ``parse_policy``."""
     texts = tuple(texts)
     meant = {text: named.get(text, text) for text in texts}
     return {text: parse_policy(meant[text], (other for key, other in meant.items() if key != text)) for text in texts}

@@ -11,7 +11,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hloinspect.compile.many import Compiled, Variant, compile_variants
@@ -36,7 +36,8 @@ class Outcome:
 
 @dataclass
 class Room:
-    """How many children may run: at most ``jobs``, and no more than the memory that was free at the start holds."""
+    """The number of children that may run: at most ``jobs``, and no more than the memory that was free at the start
+    holds."""
 
     jobs: int
     free_bytes: int | None
@@ -51,14 +52,15 @@ class Room:
 
     @property
     def allowed(self) -> int:
-        """At least one: a child too many for the memory ends with an error of its own."""
+        """Return how many children may run, at least one: a child too many for the memory ends with an error of its
+        own."""
         if self.free_bytes is None:
             return self.jobs
         return max(1, min(self.jobs, self.free_bytes // max(1, self.need_bytes)))
 
 
 def room_for(jobs: int | None) -> Room:
-    """Room for as many children as were asked for, else as there are cores and memory for. Raises UsageError."""
+    """Return room for as many children as are requested, else as there are cores and memory for. Raises UsageError."""
     if jobs is not None:
         if jobs < 1:
             raise UsageError(f"--jobs must be at least 1, not {jobs}")
@@ -69,8 +71,8 @@ def room_for(jobs: int | None) -> Room:
 
 
 def free_memory() -> int | None:
-    """Bytes that processes can have without swapping: MemAvailable of Linux, and what the cgroup leaves; None
-    elsewhere."""
+    """Return the bytes that processes can have without swapping: MemAvailable of Linux, and what the cgroup leaves;
+    None elsewhere."""
     found = []
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
@@ -95,7 +97,7 @@ def run(
     stop: threading.Event,
     on_progress: Callable[[str], None] | None = None,
 ) -> Iterator[Outcome]:
-    """Every cell as soon as it is compiled; ``folder`` gets a directory for each, named by its number.
+    """Yield every cell as soon as it is compiled; ``folder`` gets a directory for each, named by its number.
 
     Children are ended when the iterator is closed or ``stop`` is set.
     """
@@ -130,7 +132,7 @@ def _serve(
     ready: queue.Queue[Outcome | Work],
     on_progress: Callable[[str], None] | None,
 ) -> None:
-    """Runs in a thread: does a piece of work, and says at the end that it is done."""
+    """Compile a piece of work in a thread, and put the work itself into the queue at the end."""
     try:
         for outcome in compile_work(work, folder, cache, stop, on_progress):
             ready.put(outcome)
@@ -145,19 +147,16 @@ def compile_work(
     stop: threading.Event,
     on_progress: Callable[[str], None] | None = None,
 ) -> Iterator[Outcome]:
-    """The cells of one piece of work, one after the other."""
+    """Yield the cells of one piece of work, one after the other."""
     variants = [Variant(cell.xla_flags, folder / f"point{cell.number}") for cell in work.cells]
     done: set[int] = set()
     error = "it was not compiled"
     try:
         for compiled in compile_variants(
-            dict(work.wanted),
+            work.request,
             work.target,
             variants,
-            devices=work.devices,
-            topology=work.topology,
-            production=work.production,
-            cache=cache,
+            replace(work.compiling, cache=cache),
             stop=stop,
             on_progress=on_progress,
         ):
@@ -172,7 +171,7 @@ def compile_work(
 
 
 def remaining_text(done: int, total: int, seconds: float) -> str:
-    """``3 of 18 points, about 2 min left``."""
+    """Return a text such as ``3 of 18 points, about 2 min left``."""
     text = f"{done} of {total} points"
     if not done:
         return text

@@ -1,6 +1,6 @@
-"""The search for a faster point: one change at a time, the most promising first, and on from every gain.
+"""Searches for a faster point: one change at a time, the most promising first, and on from every gain.
 
-A change is another fate of one checkpoint name (keep, recompute, offload), the next value of an axis up or down, or
+A change is another outcome for one checkpoint name (keep, recompute, offload), the next value of an axis up or down, or
 another set of flags. A change that makes the step faster, or makes it fit, is taken at once; the search ends when no
 single change does, or when its time is over. Of points that are as fast it ends with the one that the plan calls best.
 """
@@ -40,7 +40,7 @@ class _Move:
 
 
 def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -> SearchResult | None:
-    """Searches from the policies of ``axes`` (else the step's own) and the first value of every other axis. The points
+    """Search from the policies of ``axes`` (else the step's own) and the first value of every other axis. The points
     that it tries are the session's, and it ends with that which the plan calls the best of them. None where not even a
     start could be compiled in time."""
     session.deadline = time.monotonic() + time_s
@@ -54,13 +54,13 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     while True:
         taken, out_of_time = _step(session, at, axes)
         if taken is not None:
-            moves.append(_told(taken[0], at, taken[1]))
+            moves.append(_move_text(taken[0], at, taken[1]))
             at = taken[1]
             continue
         top = best(session.points)
         is_other = top is not None and top.number != at.number
         if top is not None and is_other:  # as fast within GAIN, and with less memory, say
-            moves.append(_told_as_fast(at, top))
+            moves.append(_move_as_fast_text(at, top))
             at = top
         if out_of_time:
             ended = "its time was over"
@@ -78,7 +78,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
 
 
 def code_of(session: Session, point: Point, policy: Policy) -> str:
-    """The policy as a line of JAX, or as MaxText's keys."""
+    """Return the policy as a line of JAX, or as MaxText's keys."""
     if not session.subject.maxtext:
         return policy.code()
     keys = {OFFLOAD: "offload", REMAT: "remat", SAVE: "device"}
@@ -87,11 +87,11 @@ def code_of(session: Session, point: Point, policy: Policy) -> str:
 
 
 def _flags(session: Session, point: Point) -> tuple[str, ...]:
-    return flags_of(point.settings.get(FLAGS, "default"), session.subject.names, session.subject.xla_flags)
+    return flags_of(point.settings.get(FLAGS, "default"), session.subject.names, session.subject.compiling.xla_flags)
 
 
 def _step(session: Session, at: Point, axes: Mapping[str, Sequence[str]]) -> tuple[tuple[_Move, Point] | None, bool]:
-    """The first change that pays, with its point; None where there is none. The other value tells whether time was
+    """Return the first change that pays, with its point; None where there is none. The other value is whether time was
     over before all had been tried."""
     moves = sorted(_moves(session, at, axes), key=lambda move: -move.promise)
     several = max(1, session.room.allowed)
@@ -136,7 +136,7 @@ def _policy_moves(session: Session, at: Point, here: Settings) -> list[_Move]:
 
 
 def _promise(at: Point, now: str, outcome: str, waits_ms: float) -> float:
-    """A guess of what a change is worth: an offload that waits had better stay or be computed again; what is computed
+    """Guess what a change is worth: an offload that waits had better stay or be computed again; what is computed
     again could be kept; where memory is short, it is better not kept."""
     fits = at.fits is not False
     if now == OFFLOAD:
@@ -170,7 +170,7 @@ def _flag_moves(at: Point, here: Settings, sets: Sequence[str]) -> list[_Move]:
 
 
 def _worth(point: Point) -> tuple[float, float]:
-    """Good points by speed; of the others those that ask for the least memory."""
+    """Rank good points by speed; of the others those that need the least memory."""
     if point.is_good:
         return 1.0, point.speed
     memory = point.memory
@@ -198,7 +198,7 @@ def _same(settings: Settings, point: Point) -> bool:
     return settings == {name: value for name, value in point.settings.items() if name != TARGET}
 
 
-def _told(move: _Move, before: Point, after: Point) -> str:
+def _move_text(move: _Move, before: Point, after: Point) -> str:
     def step(point: Point) -> str:
         if point.step is None:
             return "nothing"
@@ -208,7 +208,7 @@ def _told(move: _Move, before: Point, after: Point) -> str:
     return f"{move.words}: {step(before)} -> {step(after)}"
 
 
-def _told_as_fast(before: Point, after: Point) -> str:
+def _move_as_fast_text(before: Point, after: Point) -> str:
     """Return what leads from where the search has ended to the best of its points, which is not faster by ``GAIN``."""
     changed = [name for name in {**before.settings, **after.settings} if _differs(name, before, after)]
     words = " ".join(f"{name}={after.settings.get(name, 'default' if name == FLAGS else OWN)}" for name in changed)

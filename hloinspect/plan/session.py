@@ -1,4 +1,4 @@
-"""One plan under way: its targets and policies, the points that it has, and how to come by more of them."""
+"""A plan under way: its targets and policies, the points that it has, and how more of them are compiled."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Session:
-    """``points`` are numbered from 1 in the order in which they were asked for. ``policies`` maps what stands in a
-    setting to what it means. ``names`` are the checkpoint names of the step, ``offloaded`` those whose values each
-    point sends to the host, ``own`` the policy of the step itself where it is one of names. ``made`` are the policies
-    that a step has made of names where it was given none, by what stands in a setting; None where points differ."""
+    """A plan under way. ``points`` are numbered from 1 in the order in which they were requested. ``policies`` maps
+    what stands in a setting to what it means. ``names`` are the checkpoint names of the step, ``offloaded`` those whose
+    values each point sends to the host, ``own`` the policy of the step itself where it is one of names. ``made`` are
+    the policies that a step has made of names where it was given none, by what stands in a setting; None where points
+    differ."""
 
     subject: Subject
     targets: Mapping[str, Target]
@@ -45,8 +46,8 @@ class Session:
     _numbers: dict[tuple[tuple[str, str], ...], int] = field(default_factory=dict)
 
     def compile(self, wanted: Iterable[Settings]) -> list[Point]:
-        """The points of these settings on every target, in their order; those that are there already are not compiled
-        again. With a ``deadline`` (monotonic), what was not ready by then is missing."""
+        """Return the points of these settings on every target, in their order; a point that is there already is not
+        compiled again. With a ``deadline`` (monotonic), what was not ready by then is missing."""
         wanted = [dict(settings) for settings in wanted]
         label = self._of_targets()[0]
         new = [settings for settings in wanted if self._key({**settings, **label}) not in self._numbers]
@@ -104,7 +105,7 @@ class Session:
         return run_on_cluster(works, self.folder, self.scheduler, self.cache is not None, stop)
 
     def _point(self, outcome: Outcome) -> Point:
-        """A compilation as a point; one that failed is a point with its error."""
+        """Return a compilation as a point; one that failed is a point with its error."""
         work, cell, compiled = outcome.work, outcome.cell, outcome.compiled
         self.names = self.names or compiled.names
         if compiled.policy is not None:
@@ -114,14 +115,14 @@ class Session:
             if self.own is None and self.policy_of(cell.settings).is_own:
                 self.own = made
         if compiled.result is None:
-            layout = choose_topology(work.target, work.devices, work.topology)
+            layout = choose_topology(work.target, work.compiling.devices, work.compiling.topology)
             return Point(cell.number, dict(cell.settings), work.target.name, layout.devices, error=compiled.error)
         names = dict.fromkeys(name.name for name in compiled.result.manifest.offload_names)
         self.offloaded[cell.number] = tuple(names)
         return self.judge.compiled(cell.number, cell.settings, compiled.result, work.target)
 
     def setting_of(self, policy: Policy) -> str:
-        """What stands for a policy in a setting; the policy is noted."""
+        """Return the text for a policy in a setting, and note the policy."""
         for text, known in self.policies.items():
             if known == policy:
                 return text
@@ -129,14 +130,14 @@ class Session:
         return policy.text()
 
     def code_of(self, text: str) -> str:
-        """What stands for a policy in a setting, as code: by its names where the step has made it of names."""
+        """Return the policy of a setting as code: by its names where the step has made it of names."""
         policy, made = self.policies[text], self.made.get(text)
         if made is None:
             return policy.code()
         return f"{policy.code()}, which is {made.code()}" if policy.is_own else made.code()
 
     def policy_of(self, settings: Settings) -> Policy:
-        """The policy of a point, by its names where they are known: the step's own where nothing was said."""
+        """Return the policy of a point, by its names where they are known: the step's own where nothing was said."""
         text = settings.get(POLICY, "")
         found = self.policies.get(text, Policy(is_own=True))
         if found.everything:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.kinds import Advice
 from hloinspect.plan.axes import POLICY
-from hloinspect.plan.front import told_apart
+from hloinspect.plan.front import is_faster_or_slower
 from hloinspect.plan.model import Point, TensorLine
 from hloinspect.plan.session import Session
 from hloinspect.units import bytes_text, time_text
@@ -22,13 +22,13 @@ ADVICE: Mapping[str, Advice] = {OFFLOAD: "offload", REMAT: "recompute", SAVE: "k
 
 
 def offloading_point(points: Sequence[Point]) -> Point | None:
-    """The fastest point that moves anything, a good one if there is one."""
+    """Return the fastest point that moves anything, a good one if there is one."""
     moving = [point for point in points if point.step is not None and point.transfers and not point.offload_lost]
     return min(moving, key=lambda point: (not point.is_good, -point.speed), default=None)
 
 
 def tensor_table(session: Session, base: Point) -> tuple[TensorLine, ...]:
-    """A line for each checkpoint name that the point offloads: two more compilations each."""
+    """Return a line for each checkpoint name that the point offloads: two more compilations each."""
     names = session.offloaded.get(base.number, ())
     policy = session.policy_of(base.settings)
     if policy.everything or not names:
@@ -96,7 +96,7 @@ def _gain(base: Point, other: Point | None) -> float | None:
 
 
 def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advice, str]:
-    """The fastest of the three that fits, where the range tells it from offloading; else offloading stays."""
+    """Return the fastest of the three that fits, where it is faster in every scenario; else offloading stays."""
     choices = {REMAT: remat, SAVE: kept}
     errors = [
         f"{ADVICE[outcome]}: {point.error}" for outcome, point in choices.items() if point is not None and point.error
@@ -107,7 +107,7 @@ def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advic
         if point is not None
         and _is_choice(base, point)
         and (gain := _gain(base, point) or 0.0) > 0
-        and told_apart(base, point)
+        and is_faster_or_slower(base, point)
     }
     if better:
         outcome = max(better, key=lambda outcome: better[outcome])
@@ -121,7 +121,7 @@ def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advic
     slower = [
         f"{ADVICE[outcome]} would take {time_text(-gain)} more"
         for outcome, point in choices.items()
-        if point is not None and (gain := _gain(base, point) or 0.0) < 0 and told_apart(base, point)
+        if point is not None and (gain := _gain(base, point) or 0.0) < 0 and is_faster_or_slower(base, point)
     ]
     if kept is not None and kept.fits is False:
         slower.append("kept it does not fit")
@@ -129,7 +129,8 @@ def _advice(base: Point, remat: Point | None, kept: Point | None) -> tuple[Advic
 
 
 def _is_choice(base: Point, other: Point) -> bool:
-    """Whether a point may be advised: a good one, or one that has only the fault of the point that is looked at."""
+    """Return whether a point may be advised: a good one, or one that has only the fault of the point that is looked
+    at."""
     return replace(other, fault=None).is_good if base.fault and other.fault else other.is_good
 
 

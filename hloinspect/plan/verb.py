@@ -15,9 +15,9 @@ from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.hardware import Target, load_target, target_limits, with_link
 from hloinspect.inputs.classify import STEP, classify
-from hloinspect.options import Production
+from hloinspect.options import CompileOptions
 from hloinspect.plan.axes import FLAGS, INPUT, POLICY, TARGET, Names, flags_of, load_names, parse_axes
-from hloinspect.plan.front import best, front, largest, not_told_apart, why_best, with_recomputation
+from hloinspect.plan.front import best, front, largest, tied_with_best, why_best, with_recomputation
 from hloinspect.plan.judge import Judge, WhatIf, WritePage, Yardstick
 from hloinspect.plan.model import SCHEMA, Plan, Point, TensorLine
 from hloinspect.plan.policy import read_policies
@@ -30,7 +30,7 @@ from hloinspect.plan.work import Settings, Subject, combinations, parse_point
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What a user wants of a plan, as on the command line. ``sources`` are one step, or modules, each with ``LABEL=``
+    """A request for a plan, as on the command line. ``sources`` are one step, or modules, each with ``LABEL=``
     before it if it is to have another name; ``maxtext`` has the words of MaxText's command line instead."""
 
     sources: tuple[str, ...] = ()
@@ -39,10 +39,7 @@ class PlanRequest:
     targets: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    devices: int | None = None
-    topology: str | None = None
-    xla_flags: tuple[str, ...] = ()
-    production: Production | None = None
+    compiling: CompileOptions = field(default_factory=CompileOptions)
     memory_share: float = 1.0
     samples: float | None = None
     samples_axis: str | None = None
@@ -53,21 +50,19 @@ class PlanRequest:
     search_s: float | None = None
     scheduler: str | None = None
     pages: WritePage | None = None
-    keep: Path | None = None
-    cache: Path | None = None
     folder: Path = field(default_factory=Path.cwd)
 
     @property
     def name(self) -> str:
-        """What is planned, in one line."""
+        """Return what is planned, in one line."""
         return shlex.join(["maxtext", *self.maxtext]) if self.maxtext else " ".join(self.sources)
 
     def yardstick(self) -> Yardstick:
-        """What the points are judged by: with several links it is the target's own."""
+        """Return what the points are judged by: with several links it is the target's own."""
         return Yardstick(
             link=self.links[0] if len(self.links) == 1 else None,
-            devices=self.devices,
-            topology=self.topology,
+            devices=self.compiling.devices,
+            topology=self.compiling.topology,
             memory_share=self.memory_share,
             samples=self.samples,
             samples_axis=self.samples_axis,
@@ -76,8 +71,8 @@ class PlanRequest:
 
 
 def make_plan(request: PlanRequest, on_progress: Progress | None = None) -> Plan:
-    """The points of everything that varies, compared. Raises HloInspectError where nothing can be said at all; a point
-    that fails is a row with its error."""
+    """Return the points of everything that varies, compared. Raises HloInspectError where nothing can be said at all; a
+    point that fails is a row with its error."""
     started = time.monotonic()
     targets = load_targets(request)
     if not request.maxtext and not _is_step(request):
@@ -92,15 +87,15 @@ def make_plan(request: PlanRequest, on_progress: Progress | None = None) -> Plan
             subject=subject_of(request, targets, names),
             targets=targets,
             judge=judge_for(request),
-            folder=request.keep or Path(scratch),
+            folder=request.compiling.keep or Path(scratch),
             room=room_for(request.jobs),
-            cache=request.cache,
+            cache=request.compiling.cache,
             say=on_progress or (lambda text: None),
             policies=read_policies(dict.fromkeys([*axes.get(POLICY, ()), *texts]), names.policies),
             scheduler=request.scheduler,
         )
         plan = _carried_out(session, request, axes, wanted, started)
-    return _without_scratch(plan, request.keep)
+    return _without_scratch(plan, request.compiling.keep)
 
 
 def _wanted_points(request: PlanRequest, axes: Mapping[str, Sequence[str]]) -> list[Settings]:
@@ -115,7 +110,7 @@ def _carried_out(
     wanted: Sequence[Settings],
     started: float,
 ) -> Plan:
-    """Compiles what is wanted, searches and looks at tensors where that is asked for, and compares."""
+    """Compile what is requested, search and look at tensors where that is requested, and compare."""
     found = tensors_of = None
     tensors: tuple[TensorLine, ...] = ()
     if request.search_s is not None:
@@ -145,7 +140,7 @@ def _carried_out(
 
 
 def judge_for(request: PlanRequest) -> Judge:
-    """Judges points as planned, and under the other links and on the other targets that were asked for."""
+    """Return what judges points as planned, and under the other links and on the other targets that are requested."""
     links = request.links if len(request.links) > 1 else ()
     return Judge(
         yardstick=request.yardstick(),
@@ -158,7 +153,7 @@ def judge_for(request: PlanRequest) -> Judge:
 
 
 def _is_step(request: PlanRequest) -> bool:
-    """Whether the input is a step. Raises UsageError where a step stands beside other inputs."""
+    """Return whether the input is a step. Raises UsageError where a step stands beside other inputs."""
     kinds = [classify(_labelled(source)[1]).kind for source in request.sources]
     if STEP not in kinds:
         return False
@@ -168,7 +163,7 @@ def _is_step(request: PlanRequest) -> bool:
 
 
 def load_targets(request: PlanRequest) -> dict[str, Target]:
-    """The targets by how they were named. Raises UsageError without one, and for a link that is none."""
+    """Return the targets by how they were named. Raises UsageError without one, and for a link that is none."""
     if not request.targets:
         raise UsageError("say what to plan for with --target (see `hloinspect targets`)")
     targets = {name: load_target(name) for name in dict.fromkeys(request.targets)}
@@ -181,7 +176,7 @@ def load_targets(request: PlanRequest) -> dict[str, Target]:
 def check_axes(
     axes: Mapping[str, Sequence[str]], wanted: Sequence[Settings], names: Names, request: PlanRequest
 ) -> None:
-    """Raises UsageError for a set of flags that is none, and for an axis that has another option."""
+    """Raise UsageError for a set of flags that is none, and for an axis that has another option."""
     if TARGET in axes:
         raise UsageError("--vary target: several targets are given as --target gb200,h100")
     for settings in wanted:
@@ -194,16 +189,14 @@ def check_axes(
 
 
 def subject_of(request: PlanRequest, targets: Mapping[str, Target], names: Names) -> Subject:
-    """What is planned. Raises UsageError for a topology that one of the targets cannot have."""
+    """Return what is planned. Raises UsageError for a topology that one of the targets cannot have."""
     for target in targets.values():
-        choose_topology(target, request.devices, request.topology)
+        choose_topology(target, request.compiling.devices, request.compiling.topology)
     step = request.name if request.maxtext else request.sources[0]
     file, _, function = step.rpartition(":")
     if request.scheduler is not None and file.endswith(".py"):  # workers run elsewhere
         step = f"{Path(file).absolute()}:{function}"
-    return Subject(
-        step, request.maxtext, request.devices, request.topology, request.xla_flags, request.production, names
-    )
+    return Subject(step, request.maxtext, request.compiling, names)
 
 
 def put_together(
@@ -213,7 +206,7 @@ def put_together(
     points: Sequence[Point],
     seconds: float,
 ) -> Plan:
-    """The plan of these points."""
+    """Return the plan of these points."""
     points = with_recomputation(points)
     chosen = best(points)
     rates = [point for point in points if point.step is not None]
@@ -234,7 +227,7 @@ def put_together(
         front=front(points),
         best=chosen.number if chosen else None,
         why=why_best(chosen, points),
-        not_told_apart=not_told_apart(points, chosen),
+        tied=tied_with_best(points, chosen),
         largest=largest(points, all_axes, axis if _numbers(axes.get(axis, ())) else None),
         seconds=round(seconds, 1),
         compiled=sum(point.compile_s is not None and not point.from_cache for point in points),
@@ -243,7 +236,8 @@ def put_together(
 
 
 def _limits(points: Sequence[Point], request: PlanRequest) -> tuple[str, ...]:
-    """Those of the points' reports, and of the targets that they are judged for without being compiled again."""
+    """Return the limits of the points' reports, and those of the targets that they are judged for without being
+    compiled again."""
     found = [limit for point in points for limit in point.limits]
     for name in request.also if points else ():
         found += target_limits(load_target(name), points[0].target)
@@ -258,7 +252,7 @@ def _numbers(values: Sequence[str]) -> bool:
 
 
 def _without_scratch(plan: Plan, keep: Path | None) -> Plan:
-    """The plan without the directories that are gone when it is read."""
+    """Return the plan without the directories that are gone when it is read."""
     if keep is not None:
         return plan
     return replace(plan, points=tuple(replace(point, directory=None) for point in plan.points))
@@ -268,10 +262,17 @@ def _without_scratch(plan: Plan, keep: Path | None) -> Plan:
 
 
 def _plan_of_modules(request: PlanRequest, targets: Mapping[str, Target], started: float) -> Plan:
-    """Modules side by side: nothing is compiled."""
-    if request.production:
-        raise UsageError(f"{request.production.option} is for compiling a step; these inputs are compiled")
-    if request.vary or request.points or request.xla_flags or request.keep or request.search_s or request.scheduler:
+    """Compare modules: nothing is compiled."""
+    if request.compiling.production:
+        raise UsageError(f"{request.compiling.production.option} is for compiling a step; these inputs are compiled")
+    if (
+        request.vary
+        or request.points
+        or request.compiling.xla_flags
+        or request.compiling.keep
+        or request.search_s
+        or request.scheduler
+    ):
         raise UsageError(
             "--vary, --point, --search, --xla-flag, --scheduler and --keep are for a step; these inputs are compiled"
         )
@@ -293,7 +294,7 @@ def _plan_of_modules(request: PlanRequest, targets: Mapping[str, Target], starte
 
 
 def _labelled(source: str) -> tuple[str, str]:
-    """``offload=llama.hlo.gz`` as label and path; a path that is there is its own label."""
+    """Return ``offload=llama.hlo.gz`` as label and path; a path that is there is its own label."""
     label, equals, path = source.partition("=")
     if equals and label and "/" not in label and not Path(source).exists():
         return label, path

@@ -1,4 +1,4 @@
-"""The predicted answer: a module's schedule on a target, with a range and a verdict for every transfer."""
+"""Prediction: the schedule of a module on a target, with a range and a verdict for every transfer."""
 
 from __future__ import annotations
 

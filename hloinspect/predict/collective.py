@@ -1,8 +1,8 @@
 """Time of a collective, level by level of the interconnect.
 
-Devices of one domain (an NVLink domain, an ICI slice) reach each other at the domain's rate; what crosses domains is
-shared by all members' network cards. The two run at once, so the time is the larger of them. Pricing all bytes at the
-slowest link would make collectives too long and hide transfers behind them that do not hide.
+Devices of one domain (an NVLink domain, an ICI slice) reach each other at the domain's rate. Bytes that leave the
+domain share the network cards of all members. Both happen at once, so the time is the larger of the two. A price at the
+slowest link for all bytes would be too high, and transfers would seem hidden behind the collective.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ COLLECTIVES = frozenset(
 
 
 MAX_WRAPPING = 4
-"""Computations to look through for what an async start runs: a TPU puts a call between it and the collective."""
+"""The number of computations to look through for the operation of an async start. A TPU puts a call between the two."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """``bytes`` is the larger of what goes in and what comes out, on one device; ``size`` members, at most ``near``
-    of them in one domain."""
+    """One collective: ``size`` members, at most ``near`` of them in one domain.
+
+    ``bytes`` is the larger of its inputs and its outputs on one device.
+    """
 
     opcode: str
     bytes: int
@@ -34,7 +36,10 @@ class Collective:
     near: int
 
     def time_ps(self, target: Target, efficiency: float = 1.0) -> float:
-        """Picoseconds on a target whose links reach a share ``efficiency`` of their rate; 0 in a group of one."""
+        """Return the time in picoseconds on a target whose links reach the share ``efficiency`` of their rate.
+
+        It is 0 in a group of one.
+        """
         if self.size <= 1:
             return 0.0
         outside = self.size - self.near
@@ -55,7 +60,7 @@ class Collective:
 
 
 def _levels(target: Target) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(bytes a second, latency in seconds) of the nearest and of the farthest level."""
+    """Return (bytes a second, latency in seconds) of the nearest and of the farthest level."""
     if not target.levels:
         return (50e9, 10e-6), (50e9, 10e-6)
     near, far = target.levels[0], target.levels[-1]
@@ -66,7 +71,7 @@ def _levels(target: Target) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def members_in_one_domain(groups: ReplicaGroups, devices: int, domain: int) -> tuple[int, int]:
-    """(members of a group, the most of them in one domain) for domains of ``domain`` consecutive devices."""
+    """Return (members of a group, the most of them in one domain) for domains of ``domain`` consecutive devices."""
     size = groups.size or devices
     members = groups.first or tuple(range(size))
     counts: dict[int, int] = {}
@@ -79,11 +84,12 @@ STARTS, CONTINUES, ENDS = "starts", "continues", "ends"
 
 
 def fused_collective(module: Module, fusion: Instruction) -> tuple[str, Computation, Instruction] | None:
-    """What a TPU's fusion does with a collective inside it, the fusion's body, and the collective; None without one.
+    """Return what a TPU's fusion does with the collective inside it, the body of the fusion, and the collective.
 
-    XLA:TPU splits a collective into fusions that all hold a copy of it: one that makes semaphores (``u32[]`` in memory
-    space 2) starts it, one that only takes them waits for it, and those between, which hand them on, are compute that
-    runs beside it (``async-collective-start`` and ``-done``; seen in modules compiled for v5e).
+    Return None for a fusion without a collective. XLA:TPU splits a collective into fusions that all hold a copy of it.
+    The fusion that makes semaphores (``u32[]`` in memory space 2) starts it. The one that only takes them waits for it.
+    The fusions between take them and hand them on: they are compute that runs beside it (``async-collective-start`` and
+    ``-done``; seen in modules compiled for v5e).
     """
     body = (
         module.computations.get(next(iter(fusion.called.get("calls", ())), "")) if fusion.opcode == "fusion" else None
@@ -102,7 +108,7 @@ def fused_collective(module: Module, fusion: Instruction) -> tuple[str, Computat
 
 
 def start_of_fused(module: Module, computation: Computation, end: Instruction) -> Instruction | None:
-    """The fusion that started the collective which ``end`` waits for: its semaphores are followed back."""
+    """Return the fusion that started the collective for which ``end`` waits, found by following the semaphores back."""
     at = end
     for _ in range(len(computation)):
         semaphores = (
@@ -127,8 +133,10 @@ def _has_semaphore(shape: Shape) -> bool:
 def collective_of(
     module: Module, computation: Computation, instruction: Instruction, devices: int, domain: int
 ) -> Collective | None:
-    """The collective that an instruction is or starts, or None. ``instruction`` may be ``x``, ``x-start`` or an async
-    start around ``x``."""
+    """Return the collective that an instruction is or starts, or None.
+
+    ``instruction`` may be ``x``, ``x-start`` or an async start around ``x``.
+    """
     opcode = instruction.start_of or instruction.opcode
     source, within = instruction, computation
     for _ in range(MAX_WRAPPING):

@@ -1,9 +1,10 @@
-"""Device memory's bandwidth, and who gets it: host copies first, then the main stream's kernels, then side copies.
+"""Bandwidth of device memory, and who gets it: host copies first, then the main stream's kernels, then side copies.
 
-Work needs time and bandwidth. What needs less bandwidth than there is takes its own time; what needs more is slowed.
-A copy engine keeps its pace beside kernels, and takes its rate from them: 2 to 3 % of device memory's bandwidth on most
-targets, up to a fifth on GH200. A copy within device memory gets what a kernel leaves: beside a transpose it makes
-almost no progress (openxla/xla pull request 46150), beside a matrix product it runs almost as fast as alone.
+Work needs time and bandwidth. Work that needs less bandwidth than there is takes its own time; work that needs more is
+slowed down. A copy engine keeps its rate beside kernels, and takes that rate from them: 2 to 3 % of device memory's
+bandwidth on most targets, up to a fifth on GH200. A copy within device memory gets what a kernel leaves: beside a
+transpose it makes almost no progress (openxla/xla pull request 46150), beside a matrix product it runs almost as fast
+as alone.
 
 Bandwidth is counted in time: a picosecond of it is what device memory moves in one. Collectives are not counted.
 """
@@ -18,25 +19,25 @@ from itertools import accumulate
 from typing import Protocol
 
 MAX_TAKEN = 0.9
-"""The largest share of device memory's bandwidth that host copies take: a link as fast as that is a mistake."""
+"""The largest share of device memory's bandwidth that host copies take. A link that would take more is a mistake."""
 
 _NOTHING_PS = 1.0
 _ROUNDING = 1e-9
 
 
 class Beside(Protocol):
-    """What the main stream leaves of the bandwidth, from some moment on."""
+    """The bandwidth that the main stream leaves, from some moment on."""
 
     def left_ps(self, until_ps: float) -> float:
-        """Bandwidth left over until a moment."""
+        """Return the bandwidth left over until a moment."""
 
     def moment_ps(self, left_ps: float) -> float:
-        """The first moment by which so much was left over; infinite where that is never."""
+        """Return the first moment by which this much was left over, or infinity if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The main stream stands still, or does what needs no bandwidth: only host copies take their share."""
+    """A main stream that stands still, or does what needs no bandwidth: only host copies take their share."""
 
     taken: float
 
@@ -51,7 +52,8 @@ class Idle:
 class Kernels:
     """Kernels one after the other while host copies take a steady share of the bandwidth.
 
-    ``ends_ps[i]`` is when the first i are through, ``lefts_ps[i]`` the bandwidth that they leave over until then.
+    ``ends_ps[i]`` is the moment at which the first i are finished, ``lefts_ps[i]`` the bandwidth that they leave until
+    then.
     """
 
     ends_ps: tuple[float, ...]
@@ -59,7 +61,7 @@ class Kernels:
 
     @property
     def time_ps(self) -> float:
-        """How long all of them take."""
+        """Return the time that all of them take together."""
         return self.ends_ps[-1]
 
     def left_ps(self, until_ps: float) -> float:
@@ -80,14 +82,14 @@ class Kernels:
         )
 
     def place(self, at_ps: float) -> tuple[int, float]:
-        """(kernels that are through, share of the next one that is done) at a moment."""
+        """Return (number of finished kernels, finished share of the next one) at a moment."""
         index = bisect_right(self.ends_ps, at_ps) - 1
         if index >= len(self.ends_ps) - 1:
             return len(self.ends_ps) - 1, 0.0
         return index, (at_ps - self.ends_ps[index]) / (self.ends_ps[index + 1] - self.ends_ps[index])
 
     def moment_of(self, place: tuple[int, float]) -> float:
-        """The moment at which a place is reached."""
+        """Return the moment at which a place is reached."""
         index, share = place
         if not share:
             return self.ends_ps[index]
@@ -95,7 +97,8 @@ class Kernels:
 
 
 def kernels_of(work: Sequence[tuple[float, float]], taken: float) -> Kernels:
-    """Kernels given as (time, bandwidth) in picoseconds, beside host copies that take a share of the bandwidth."""
+    """Return the kernels given as (time, bandwidth) in picoseconds, beside host copies that take a share of the
+    bandwidth."""
     free = 1.0 - taken
     times = [max(time, memory / free) for time, memory in work]
     lefts = [max(0.0, free * time - memory) for time, (_, memory) in zip(times, work, strict=True)]
@@ -112,10 +115,10 @@ class _Job:
 
 
 class SideStream:
-    """Device-side copies on a stream beside the main one, in order. Each works for a while without device memory
-    (``latency_ps``: its launch, or what it computes), and then needs ``memory_ps`` of bandwidth.
+    """A stream beside the main one that makes device-side copies in order.
 
-    ``served`` is called for every stretch in which one of them was at work: start, end, name.
+    Each copy first works without device memory (``latency_ps``: its launch, or what it computes), and then needs
+    ``memory_ps`` of bandwidth. ``served`` is called for every interval in which a copy was at work: start, end, name.
     """
 
     def __init__(self, served: Callable[[float, float, str], None]) -> None:
@@ -125,7 +128,7 @@ class SideStream:
 
     @property
     def busy(self) -> bool:
-        """Whether any copy is not through yet."""
+        """Return whether any copy is unfinished."""
         self._drop()
         return bool(self._jobs)
 
@@ -136,22 +139,22 @@ class SideStream:
             self._jobs.popleft()
 
     def submit(self, name: str, latency_ps: float, memory_ps: float) -> int:
-        """Queues a copy now; returns a ticket."""
+        """Put a copy into the queue now, and return its ticket."""
         self._tickets += 1
         self._jobs.append(_Job(self._tickets, name, latency_ps, memory_ps, _NOTHING_PS + _ROUNDING * memory_ps))
         return self._tickets
 
     def holds(self, ticket: int) -> bool:
-        """Whether a copy is not through yet."""
+        """Return whether a copy is unfinished."""
         return self.busy and self._jobs[0].ticket <= ticket
 
     def time_left_ps(self, taken: float) -> float:
-        """How long its next copy takes from now on while the main stream stands still."""
+        """Return the time that the next copy takes from now on if the main stream stands still."""
         head = self._jobs[0]
         return head.latency_ps + Idle(taken).moment_ps(head.memory_ps)
 
     def serve(self, start_ps: float, end_ps: float, beside: Beside, at_ps: float) -> None:
-        """Works from one moment to another, which for ``beside`` begin at ``at_ps``."""
+        """Work from one moment to another. ``at_ps`` is the start on the clock of ``beside``."""
         now = start_ps
         while now < end_ps and self.busy:
             job = self._jobs[0]
@@ -164,7 +167,7 @@ class SideStream:
             self._served(begin, now, job.name)
 
     def _move(self, job: _Job, now_ps: float, end_ps: float, beside: Beside, shift_ps: float) -> float:
-        """Gives a copy the bandwidth that is left over; returns until when."""
+        """Give a copy the bandwidth that is left over, and return the moment until which it used it."""
         before = beside.left_ps(now_ps + shift_ps)
         through = beside.moment_ps(before + job.memory_ps) - shift_ps
         if through <= end_ps:
@@ -174,5 +177,5 @@ class SideStream:
         return end_ps
 
     def state(self) -> tuple[tuple[str, int, int], ...]:
-        """What is under way, for telling whether a loop's turn begins like the one before."""
+        """Return the unfinished work, to compare the beginning of a loop's iteration with that of the one before."""
         return tuple((job.name, round(job.latency_ps), round(job.memory_ps)) for job in self._jobs)

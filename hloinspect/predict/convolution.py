@@ -1,5 +1,7 @@
-"""FLOPs of convolutions. XLA:TPU writes every matrix product as one, with padded windows that mostly miss their
-input."""
+"""FLOPs of convolutions.
+
+XLA:TPU writes every matrix product as a convolution, with padded windows that mostly miss their input.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _MAX_WINDOW = 1 << 20
 
 
 def _window(text: str, spatial: int) -> dict[str, list[int]]:
-    """The fields of a window, one number a spatial dimension (``pad`` its low end)."""
+    """Return the fields of a window, with one number for each spatial dimension (``pad``: its low end)."""
     fields = {"size": [1] * spatial, "stride": [1] * spatial, "pad": [0] * spatial}
     fields |= {"lhs_dilate": [1] * spatial, "rhs_dilate": [1] * spatial}
     for name, value in _FIELD.findall(text):
@@ -24,13 +26,12 @@ def _window(text: str, spatial: int) -> dict[str, list[int]]:
     return fields
 
 
-def valid_products(
+def valid_products(  # noqa: PLR0913  (the numbers of one dimension of a window, under XLA's names)
     inputs: int, outputs: int, size: int, stride: int, pad: int, lhs_dilate: int, rhs_dilate: int
 ) -> int:
-    """Pairs of an output position and a window position that fall on an element of the input, in one spatial dimension.
+    """Count the pairs of an output position and a window position that meet an element of the input in one dimension.
 
-    The same count as XLA's (hlo_cost_analysis.cc, HandleConvolution): padding and holes of a dilated input cost
-    nothing.
+    The count is XLA's (hlo_cost_analysis.cc, HandleConvolution): padding and the holes of a dilated input cost nothing.
     """
     if size > _MAX_WINDOW or stride < 1 or lhs_dilate < 1:
         return min(inputs, size) * outputs
@@ -52,8 +53,11 @@ def valid_products(
 
 
 def convolution_flops(instruction: Instruction, lhs: Shape, kernel: Shape) -> float:
-    """2 x valid products x batch a group x input features a group x output features; 0 where the labels cannot be read
-    (hlo_cost_analysis.cc, HandleConvolution). The result's batch is that of one group."""
+    """Return the FLOPs of a convolution, or 0 if its labels cannot be read.
+
+    They are 2 x valid products x batch of a group x input features of a group x output features (hlo_cost_analysis.cc,
+    HandleConvolution). The result's batch is that of one group.
+    """
     lhs_labels, _, rest = instruction.dim_labels.partition("_")
     kernel_labels, _, result_labels = rest.partition("->")
     shapes = ((lhs_labels, lhs), (kernel_labels, kernel), (result_labels, instruction.shape))

@@ -1,9 +1,9 @@
-"""What an instruction costs on a target: FLOPs, bytes, and from them a time.
+"""Cost of an instruction on a target: FLOPs, bytes, and from them a time.
 
-XLA's own ``exec_time_us`` is not used: it is off by an order of magnitude for GEMMs and absent for library calls and
+XLA's own ``exec_time_us`` is not used. It is off by an order of magnitude for GEMMs, and absent for library calls and
 host copies. The time of a kernel is the largest of its matrix work, its vector work, its device-memory traffic, and the
-interval between two launches. A matrix product takes such an interval besides its work, and only as much of the device
-as its tiles fill (products.py).
+interval between two launches. A matrix product takes such an interval besides its work, and only the part of the device
+that its tiles fill (products.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hloinspect.predict.products import Product, fill
 from hloinspect.predict.scenario import Scenario
 
 TRANSCENDENTAL_OPS = 8
-"""Vector operations that one exponential, tanh, logarithm, power or root is taken to cost (an estimate)."""
+"""The number of vector operations that one exponential, tanh, logarithm, power or root costs (an estimate)."""
 
 MAX_FUSION_NESTING = 8
 
 VMEM = 1
-"""Memory space of a TPU's vector memory, the target of prefetches (xla/layout.h, kGenericFastMemorySpace)."""
+"""The memory space of a TPU's vector memory, the target of prefetches (xla/layout.h, kGenericFastMemorySpace)."""
 
 _TRANSCENDENTAL = frozenset(
     {
@@ -45,9 +45,12 @@ _ELEMENTWISE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Work of one execution. ``matrix_flops`` are counted for ``matrix_dtype``; ``bytes`` move through device memory;
-    ``known`` is false where an opaque call was priced by its bytes alone. ``product`` is the shape of the matrix work,
-    of the largest where there are several, and None where tiles cannot be counted."""
+    """The work of one execution of an instruction.
+
+    ``matrix_flops`` are counted for ``matrix_dtype``; ``bytes`` move through device memory. ``known`` is false for an
+    opaque call that was priced by its bytes alone. ``product`` is the shape of the matrix work (the largest of
+    several), and None where tiles cannot be counted.
+    """
 
     matrix_flops: float = 0.0
     matrix_dtype: str = ""
@@ -57,7 +60,7 @@ class Cost:
     product: Product | None = None
 
     def time_ps(self, target: Target, scenario: Scenario) -> float:
-        """Time on a target under a scenario, in picoseconds."""
+        """Return the time on a target under a scenario, in picoseconds."""
         launch = target.launch_us.value * 1e-6
         start = 0.0
         matrix = 0.0
@@ -72,11 +75,11 @@ class Cost:
         return (start + max(matrix, vector, memory, launch - start)) * 1e12
 
     def memory_ps(self, target: Target, scenario: Scenario) -> float:
-        """The part of its time that device memory alone would take, in picoseconds."""
+        """Return the part of the time that device memory alone would take, in picoseconds."""
         return self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency) * 1e12
 
     def bound(self, target: Target, scenario: Scenario) -> str:
-        """What limits it: ``compute``, ``memory`` or ``launch``."""
+        """Return what limits the time: ``compute``, ``memory`` or ``launch``."""
         launch = target.launch_us.value * 1e-6
         time = self.time_ps(target, scenario) / 1e12
         if self.product is not None and target.multiprocessors is not None:
@@ -87,8 +90,11 @@ class Cost:
 
 
 def peak_flops(target: Target, dtype: str, side: Side = "value") -> float:
-    """Dense matrix FLOP/s for operands of ``dtype``; a type that the target does not list runs like its next wider
-    one. Where public sources differ, ``side`` picks the lowest or highest that they say."""
+    """Return the dense matrix FLOP/s for operands of ``dtype``.
+
+    A type that the target does not list runs like its next wider one. Where public sources differ, ``side`` picks their
+    lowest or highest figure.
+    """
     wider = {"f8": "bf16", "s8": "bf16", "f4": "bf16", "f16": "bf16", "bf16": "f32", "s32": "f32", "f64": "f64"}
     for _ in range(4):
         if dtype in target.peak_flops:
@@ -98,12 +104,13 @@ def peak_flops(target: Target, dtype: str, side: Side = "value") -> float:
 
 
 def in_device_memory(module: Module, memory_space: int) -> bool:
-    """Whether a value lies in HBM: not on the host, and on a TPU not in VMEM, whose traffic costs no HBM bandwidth."""
+    """Return whether a value lies in HBM: not on the host, and on a TPU not in VMEM, whose traffic costs no HBM
+    bandwidth."""
     return memory_space != HOST_MEMORY_SPACE and not (module.platform == "tpu" and memory_space == VMEM)
 
 
 def cost_of(module: Module, computation: Computation, instruction: Instruction) -> Cost:
-    """The cost of one instruction that runs as a kernel: a fusion, a library call, a plain operation."""
+    """Return the cost of one instruction that runs as a kernel: a fusion, a library call, a plain operation."""
     touched = accesses(module, computation, instruction)
     size = sum(access.bytes for access in touched if in_device_memory(module, access.memory_space))
     if instruction.opcode == "fusion":
@@ -126,11 +133,11 @@ def _fusion(module: Module, body: Computation, size: int) -> Cost:
 
 
 _Work = tuple[float, str, Product | None, float]
-"""Matrix FLOPs, their operands' type, the largest of the products, and vector operations."""
+"""Matrix FLOPs, the type of their operands, the largest of the products, and vector operations."""
 
 
 def _work(module: Module, body: Computation, depth: int) -> _Work:
-    """The work of a fusion's body; Triton GEMMs nest fusions."""
+    """Return the work of the body of a fusion. Triton GEMMs nest fusions."""
     matrix, dtype = 0.0, ""
     largest: Product | None = None
     vector = sum(vector_work(opcode, elements) for opcode, elements in body.outline())
@@ -152,7 +159,8 @@ def _work(module: Module, body: Computation, depth: int) -> _Work:
 
 
 def vector_work(opcode: str, elements: int) -> float:
-    """Vector operations of an elementwise instruction with so many result elements; 0 for the others."""
+    """Return the vector operations of an elementwise instruction with ``elements`` results, or 0 for other
+    instructions."""
     if opcode in _ELEMENTWISE:
         return float(elements)
     return float(elements * TRANSCENDENTAL_OPS) if opcode in _TRANSCENDENTAL else 0.0
@@ -161,8 +169,10 @@ def vector_work(opcode: str, elements: int) -> float:
 def matrix_work(
     module: Module, computation: Computation, instruction: Instruction
 ) -> tuple[float, str, Product | None]:
-    """FLOPs on the matrix units, the operands' type, and a dot's shape; (0, "", None) for anything but dots and
-    convolutions."""
+    """Return the FLOPs on the matrix units, the type of the operands, and the shape of a dot.
+
+    Return (0, "", None) for anything but dots and convolutions.
+    """
     if instruction.opcode == "dot":
         dims = instruction.dot_dimensions
         lhs = module.shape_of(computation, instruction.operands[0]) if instruction.operands else None
@@ -180,12 +190,13 @@ def matrix_work(
 
 
 def product_of(result: Shape, lhs: Shape, contracting: Sequence[int], batch: Sequence[int]) -> Product:
-    """The shape of a dot from its result and its left side: ``contracting`` and ``batch`` are axes of the latter."""
+    """Return the shape of a dot from its result and its left side. ``contracting`` and ``batch`` are axes of the left
+    side."""
     depth = prod(lhs.dims[axis] for axis in contracting if axis < len(lhs.dims))
     count = prod(lhs.dims[axis] for axis in batch if axis < len(lhs.dims))
     rows = prod(size for axis, size in enumerate(lhs.dims) if axis not in contracting and axis not in batch)
     columns = result.element_count // max(1, count * rows)
-    if count * rows * columns != result.element_count:  # not a product that this knows: its size at least is right
+    if count * rows * columns != result.element_count:  # an unknown form of product: at least its size is right
         count, rows, columns = 1, result.element_count, 1
     return Product(count, rows, columns, depth)
 
@@ -201,7 +212,8 @@ def _custom_call(module: Module, computation: Computation, call: Instruction, si
 
 
 def _gemm_work(module: Module, computation: Computation, call: Instruction) -> tuple[str, Product | None]:
-    """A cuBLAS or cuBLASLt matrix product: its dimension numbers stand in ``gemm_backend_config``."""
+    """Return the matrix product of a cuBLAS or cuBLASLt call, whose ``gemm_backend_config`` has its dimension
+    numbers."""
     config = call.backend_config.get("gemm_backend_config")
     numbers = config.get("dot_dimension_numbers") if isinstance(config, dict) else None
     lhs = module.shape_of(computation, call.operands[0]) if call.operands else None

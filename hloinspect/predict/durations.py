@@ -1,4 +1,4 @@
-"""How long runs of kernels take on a target, added up once for all simulations under one scenario."""
+"""Durations of runs of kernels on a target, summed once for all simulations under one scenario."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from hloinspect.predict.schedule import Run
 
 
 class Durations:
-    """Times of runs by their identity, so that simulations of one schedule under one scenario add them up once."""
+    """Times of runs by their identity. Simulations of one schedule under one scenario share them."""
 
     def __init__(self, target: Target, scenario: Scenario) -> None:
         self._target = target
         self._scenario = scenario
-        self._totals: dict[int, float] = {}
-        self._kernels: dict[tuple[int, float], Kernels] = {}
-        self._work: dict[int, list[tuple[float, float]]] = {}
+        self._totals: dict[Run, float] = {}
+        self._kernels: dict[tuple[Run, float], Kernels] = {}
+        self._work: dict[Run, list[tuple[float, float]]] = {}
 
     def total_ps(self, run: Run) -> float:
-        """How long a run takes with device memory to itself."""
-        time = self._totals.get(id(run))
+        """Return the time of a run that has device memory to itself."""
+        time = self._totals.get(run)
         if time is None:
             time = sum(cost.time_ps(self._target, self._scenario) for cost in run.costs)
-            self._totals[id(run)] = time
+            self._totals[run] = time
         return time
 
     def kernels(self, run: Run, taken: float) -> Kernels:
-        """A run beside host copies that take a share of device memory's bandwidth."""
-        key = (id(run), taken)
+        """Return the kernels of a run beside host copies that take a share of device memory's bandwidth."""
+        key = (run, taken)
         found = self._kernels.get(key)
         if found is None:
-            work = self._work.get(id(run))
+            work = self._work.get(run)
             if work is None:
                 work = [self._times(cost) for cost in run.costs]
-                self._work[id(run)] = work
+                self._work[run] = work
             found = self._kernels[key] = kernels_of(work, taken)
         return found
 
@@ -43,6 +43,6 @@ class Durations:
         return cost.time_ps(self._target, self._scenario), cost.memory_ps(self._target, self._scenario)
 
     def side_ps(self, cost: Cost) -> tuple[float, float]:
-        """(time without device memory, bandwidth) of a copy on the side stream."""
+        """Return (time without device memory, bandwidth) of a copy on the side stream, in picoseconds."""
         time, memory = self._times(cost)
         return max(0.0, time - memory), memory

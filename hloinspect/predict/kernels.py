@@ -1,8 +1,9 @@
-"""The matrix work of kernels that a compiler did not write: cuDNN's attention, and Pallas kernels on TPUs.
+"""Matrix work of kernels that no compiler wrote: cuDNN's attention, and Pallas kernels on TPUs.
 
-Such a call is opaque; what it computes is told by what its author left beside it: cuDNN's descriptor of the scores, an
-estimate (``pl.CostEstimate`` of a Pallas kernel, which JAX writes into ``custom_call_config``), or, for the attention
-kernels of ``jax.experimental.pallas.ops.tpu`` and their copies in MaxText and tokamax, the kernel's name.
+Such a call is opaque. Its work is derived from what its author wrote beside it. That is cuDNN's descriptor of the
+scores, or an estimate (``pl.CostEstimate`` of a Pallas kernel, which JAX writes into ``custom_call_config``). For the
+attention kernels of ``jax.experimental.pallas.ops.tpu`` and their copies in MaxText and tokamax it is the kernel's
+name.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ _SETTING = re.compile(r"(block_(?:q|kv)(?:_dq|_dkv)?|[qkv]_layout)[=_](\d{1,9})(
 """Sizes of blocks and layouts where they stand in the name (MaxText's copy of splash attention)."""
 
 _PRODUCTS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2), "fused": (3, 2)}
-"""How many products over [queries, keys] each kernel makes that contract or yield the width of the keys, and of the
-values. Forward: Q K^T; P V. The backward kernels compute the scores again: Q K^T, dS K (dq) and dS^T Q (dkv);
-dO V^T and P^T dO (dkv). The fused one (``use_fused_bwd_kernel``) gives all three gradients, of one set of scores."""
+"""The number of products over [queries, keys] of each kernel that contract or yield the width of the keys, and of the
+values. Forward: Q K^T; P V. The backward kernels compute the scores again: Q K^T, dS K (dq) and dS^T Q (dkv); dO V^T
+and P^T dO (dkv). The fused one (``use_fused_bwd_kernel``) gives all three gradients, of one set of scores."""
 
 _LENGTH_IS_MINOR = 2
-"""``QKVLayout.SEQ_MINOR``: [heads, width, length] instead of [heads, length, width]."""
+"""The layout ``QKVLayout.SEQ_MINOR``: [heads, width, length] instead of [heads, length, width]."""
 
 
 def kernel_flops(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:
-    """Matrix FLOPs of a custom call and their operands' type; (0, "") where nothing tells them."""
+    """Return the matrix FLOPs of a custom call and the type of their operands, or (0, "") if nothing shows them."""
     if call.custom_call_target.startswith(_CUDNN_ATTENTION):
         return _cudnn_attention(module, computation, call)
     if call.custom_call_target == _PALLAS_ON_TPU:
@@ -49,7 +50,10 @@ def kernel_flops(module: Module, computation: Computation, call: Instruction) ->
 
 
 def _cudnn_attention(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:
-    """cuDNN flash attention: two GEMMs over [batch, heads, queries, keys] forward, half of it under a causal mask."""
+    """Return the work of cuDNN flash attention: two GEMMs over [batch, heads, queries, keys] forward.
+
+    A causal mask halves it.
+    """
     config = _mapping(call.backend_config.get("cudnn_fmha_backend_config"))
     written = _mapping(config.get("intermediate_tensor_shape")).get("dimensions")
     dims = [_number(dim) for dim in written] if isinstance(written, list) else []
@@ -65,7 +69,8 @@ def _cudnn_attention(module: Module, computation: Computation, call: Instruction
 
 
 def _pallas(module: Module, computation: Computation, call: Instruction) -> tuple[float, str]:
-    """The author's estimate, or attention's own products: the fewer, as tokamax's estimate leaves the mask out."""
+    """Return the author's estimate or attention's own products, whichever is smaller: tokamax's estimate ignores the
+    mask."""
     operands = [shape for operand in call.operands if (shape := module.shape_of(computation, operand)) is not None]
     floats = [shape for shape in operands if shape.dtype.startswith(("bf", "f")) and len(shape.dims) > 1]
     config = _mapping(call.backend_config.get("custom_call_config"))
@@ -78,8 +83,11 @@ def _pallas(module: Module, computation: Computation, call: Instruction) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """One call of an attention kernel. ``settings`` are the sizes of its blocks and its layouts, by the kernel's own
-    names; ``masks`` are its leading operands of integers, which say what the mask leaves (none in flash attention)."""
+    """One call of an attention kernel.
+
+    ``settings`` are the sizes of its blocks and its layouts, by the kernel's own names. ``masks`` are its leading
+    operands of integers, which describe what the mask leaves (none in flash attention).
+    """
 
     kernel: str
     splash: bool
@@ -100,27 +108,27 @@ class _Attention:
         return 2.0 * rows * keys * (of_keys * width + of_values * values_width) * self._visited(queries, keys)
 
     def _sides(self, which: str) -> tuple[int, int]:
-        """Length and width of queries, keys or values."""
+        """Return the length and width of queries, keys or values."""
         shape = {"q": self.query, "k": self.key, "v": self.value}[which]
         minor = self.settings.get(f"{which}_layout") == _LENGTH_IS_MINOR
         return (shape.dims[-1], shape.dims[-2]) if minor else (shape.dims[-2], shape.dims[-1])
 
     def _visited(self, queries: int, keys: int) -> float:
-        """The share of all pairs of queries and keys that are computed, block by block.
+        """Return the share of all pairs of queries and keys that are computed, block by block.
 
         Splash attention's first operand names the blocks to visit, ``[heads, queries, keys]`` in blocks; tokamax's has
-        them in a row. What it says is known at run time only, but its shape is cut to the mask's longest part. Where it
-        is not cut, and a sequence of numbers is passed along, the mask is taken for a causal one. The grid of a fused
+        them in a row. Its content is known at run time only, but its shape is cut to the longest part of the mask. An
+        operand that is not cut, with a sequence of numbers beside it, is taken for a causal mask. The grid of a fused
         backward pass is never cut: a window counts as causal there.
         """
         if not self.splash or not self.masks or not queries or not keys:
-            return 1.0  # flash attention, whose mask is not told
+            return 1.0  # flash attention, whose mask is not known
         grid = self.masks[0].dims
         sides = self._block_sides(queries, keys, grid)
         all_queries, all_keys = max(1, queries // sides[0]), max(1, keys // sides[1])
         if len(grid) == 1:
             return min(1.0, grid[0] / (all_queries * all_keys))
-        if self.rows_of_numbers in (0, 2) and len(self.masks) < 3:  # neither positions nor parts of a mask: no mask
+        if self.rows_of_numbers in (0, 2) and len(self.masks) < 3:  # no positions and no parts of a mask
             return 1.0
         causal = min(1.0, 0.5 + max(sides) / (2 * max(queries, keys)))
         count, width = max(grid[-2:]), min(grid[-2:])
@@ -131,7 +139,7 @@ class _Attention:
         return min(causal, grid[-2] * grid[-1] / (all_queries * all_keys))
 
     def _block_sides(self, queries: int, keys: int, grid: tuple[int, ...]) -> tuple[int, int]:
-        """Queries and keys of a block; square, as most configurations have it, where they are not written."""
+        """Return the queries and keys of a block: square, like most configurations, where they are not written."""
         suffix = {"fwd": "", "dq": "_dq"}.get(self.kernel, "_dkv")
         sides = self.settings.get(f"block_q{suffix}", 0), self.settings.get(f"block_kv{suffix}", 0)
         if min(sides) > 0 and sides[0] <= queries and sides[1] <= keys:
@@ -143,13 +151,13 @@ class _Attention:
 def _attention_of(call: Instruction, operands: list[Shape], floats: list[Shape]) -> _Attention | None:
     name = call.name
     named = _PALLAS_ATTENTION.search(name)
-    if named is None:  # the part of the operation's name that the kernel itself gives
+    if named is None:  # the part of the operation's name that comes from the kernel
         *_, name, last = ("", "", *call.metadata.op_name.split("/"))
         named = _PALLAS_ATTENTION.search(name) if last == "pallas_call" else None
     if named is None or len(floats) < 3:
         return None
     query, key, value = floats[:3]
-    dq = len(query.dims) + 1  # the fused kernel leaves dq in as many parts as there are blocks of keys
+    dq = len(query.dims) + 1  # the fused kernel returns dq in as many parts as there are blocks of keys
     fused = named[2] == "dkv" and any(len(leaf.dims) == dq for _, leaf in call.shape.leaves)
     first_float = operands.index(query)
     grids = [shape for shape in operands[:first_float] if _is_grid(shape)]
@@ -170,7 +178,7 @@ def _is_grid(shape: Shape) -> bool:
 
 
 def _settings(call: Instruction, name: str) -> dict[str, int]:
-    """What a kernel leaves for xprof of its blocks and layouts, in its metadata or in its name."""
+    """Return the blocks and layouts that a kernel writes for xprof, in its metadata or in its name."""
     try:
         written = json.loads(call.frontend_attributes.get("kernel_metadata", ""))
         found = _mapping(json.loads(_mapping(written).get("xprof_metadata", "")))
@@ -181,7 +189,7 @@ def _settings(call: Instruction, name: str) -> dict[str, int]:
 
 
 def _number(value: Any) -> int:
-    """A whole number of at most 18 digits, written as such or as text; 0 for anything else."""
+    """Return a whole number of at most 18 digits, written as such or as text. Return 0 for anything else."""
     text = str(value) if isinstance(value, (int, str)) else ""
     return int(text) if text.isdecimal() and text.isascii() and len(text) <= 18 else 0
 

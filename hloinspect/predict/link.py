@@ -1,4 +1,4 @@
-"""The link between a device and its host: one queue a direction, both slower while both run."""
+"""The link between a device and its host: one queue for each direction, both slower while both run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DONE_BYTES = 1e-3
 
 
 FAIR_COPIES = 4
-"""Copies of one direction that a fair link serves at once: XLA deals them to so many streams
+"""The number of copies of one direction that a fair link serves at once. XLA spreads them over as many streams
 (execution_stream_assignment.cc, jax 0.10)."""
 
 
@@ -33,8 +33,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A stretch in which a direction worked on one transfer, in its copy of that ``ticket``. ``charged``: somebody
-    waits, because of this one."""
+    """An interval in which a direction worked on the copy ``ticket`` of one transfer.
+
+    ``charged`` says that the main stream waits because of this copy.
+    """
 
     start_ps: float
     end_ps: float
@@ -46,7 +48,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes a picosecond of each direction, alone and while the other runs; start-up time of a copy."""
+    """Bytes a picosecond of each direction, alone and while the other runs, and the start-up time of a copy."""
 
     alone: dict[str, float]
     both: dict[str, float]
@@ -54,10 +56,11 @@ class Rates:
 
 
 def rates_of(link: HostLink, scenario: Scenario) -> Rates:
-    """The rates that a link gives one device: its own, or its share of what the host's memory does where that is less.
+    """Return the rates that a link gives one device: its own, or its share of the host memory's rate where that is
+    less.
 
-    The host's memory is shared by the devices at work, and while both directions move by the two of them, in
-    proportion to their duplex factors: what PCIe lets each have beside the other.
+    The devices at work share the host's memory. While both directions move they share it in proportion to their duplex
+    factors, the rate that PCIe leaves to each beside the other.
     """
     full = {D2H: link.d2h_bytes_per_s.value, H2D: link.h2d_bytes_per_s.value}
     own = {d: rate * scenario.link_efficiency for d, rate in full.items()}
@@ -76,7 +79,7 @@ def rates_of(link: HostLink, scenario: Scenario) -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Pace:
-    """The jobs that are worked on, the rate of each moving one by direction, and that of all together."""
+    """The jobs at work, the rate of each moving job by direction, and the rate of all together."""
 
     active: list[Job]
     rates: dict[str, float]
@@ -84,11 +87,11 @@ class _Pace:
 
 
 class Link:
-    """Two queues, one a direction, that are served first come first, or fairly. Time only goes forward: ``advance``
-    serves up to a moment, ``finish`` until a copy is through.
+    """Two queues, one for each direction, served in order or fairly.
 
-    ``served`` is called for every stretch of service, in order of time within each direction; ``passed`` for every
-    stretch of time with the bytes a picosecond that moved in it, both ways together.
+    Time only goes forward: ``advance`` serves up to a moment, ``finish`` until a copy is finished. ``served`` is called
+    for every interval of service, in order of time within each direction. ``passed`` is called for every interval of
+    time, with the bytes a picosecond that moved in it, both directions together.
     """
 
     def __init__(
@@ -112,12 +115,14 @@ class Link:
 
     @property
     def busy(self) -> bool:
-        """Whether anything waits or runs."""
+        """Return whether anything waits or runs."""
         return any(self._queues.values())
 
     def submit(self, direction: Direction, transfer: int, size_bytes: float, at_ps: float, stream: str | None) -> int:
-        """Queues a copy at a moment; returns a ticket to wait for it with. Copies of one ``stream`` go one after the
-        other even where their directions differ; None is a stream of its own."""
+        """Put a copy into its queue at a moment, and return a ticket to wait for it with.
+
+        Copies of one ``stream`` go one after the other even where their directions differ; None is a separate stream.
+        """
         self.advance(at_ps)
         self._tickets += 1
         job = Job(self._tickets, direction, transfer, self._rates.latency_ps, size_bytes, stream)
@@ -129,27 +134,28 @@ class Link:
         return self._tickets
 
     def advance(self, to_ps: float) -> None:
-        """Serves the queues until ``to_ps``."""
+        """Serve the queues until ``to_ps``."""
         while self.now_ps < to_ps:
             self.step(to_ps)
 
     def finish(self, ticket: int) -> float:
-        """Serves until a copy is through; returns the moment (it may lie in the past). Each copy is asked for once."""
+        """Serve until a copy is finished, and return that moment, which may lie in the past. Call it once for each
+        copy."""
         while ticket not in self._finished:
             self.step(float("inf"), ticket)
         return self._finished.pop(ticket)
 
     def queued(self, direction: Direction) -> list[Job]:
-        """What waits or runs in a direction, the head first."""
+        """Return the copies that wait or run in a direction, the first of the queue first."""
         return list(self._queues[direction])
 
     def shift(self, by_ps: float) -> None:
-        """Moves the link's clock on without serving anything: turns of a loop that repeat exactly."""
+        """Move the clock forward without serving anything, for iterations of a loop that repeat exactly."""
         self.now_ps += by_ps
         self._finished = {ticket: moment + by_ps for ticket, moment in self._finished.items()}
 
     def state(self) -> tuple[tuple[str, int, int], ...]:
-        """What is queued, for telling whether a loop's turn begins like the one before."""
+        """Return the queues' content, to compare the beginning of a loop's iteration with that of the one before."""
         return tuple(
             (direction, job.transfer, round(job.bytes + job.latency_ps))
             for direction, queue in self._queues.items()
@@ -157,12 +163,11 @@ class Link:
         )
 
     def bytes_per_ps(self) -> float:
-        """What moves now, both ways together."""
+        """Return the bytes a picosecond that move now, both directions together."""
         return self._paced().moving
 
     def _active(self) -> list[Job]:
-        """The jobs that are worked on: the first of each direction, or the first few, but of one stream only the
-        oldest."""
+        """Return the jobs at work: the first (few) of each direction, but of one stream only the oldest."""
         active = []
         for queue in self._queues.values():
             for position, job in enumerate(queue):
@@ -173,7 +178,7 @@ class Link:
         return active
 
     def _paced(self) -> _Pace:
-        """What is worked on until the next event."""
+        """Return the jobs and rates that hold until the next event."""
         if self._pace is None:
             active = self._active()
             counts: dict[str, int] = {}
@@ -186,8 +191,10 @@ class Link:
         return self._pace
 
     def step(self, until_ps: float, awaited: int = 0) -> None:
-        """Serves up to the next event: a start-up over, a copy through, or ``until_ps``. ``awaited`` is the ticket that
-        the main stream waits for."""
+        """Serve up to the next event: the end of a start-up, the end of a copy, or ``until_ps``.
+
+        ``awaited`` is the ticket for which the main stream waits.
+        """
         pace = self._paced()
         active, rates = pace.active, pace.rates
         step = until_ps - self.now_ps
@@ -219,6 +226,9 @@ class Link:
 
 
 def _charged(active: list[Job], awaited: Job) -> Job:
-    """Whose fault a wait is: the awaited copy's own once it is worked on, until then that of what is worked on in its
-    direction; of another one where its stream holds it back."""
+    """Return the copy that causes a wait.
+
+    It is the awaited copy once that is at work. Until then it is the copy at work in its direction, or another one if
+    its stream holds it back.
+    """
     return min(active, key=lambda job: (job is not awaited, job.direction != awaited.direction, job.ticket))

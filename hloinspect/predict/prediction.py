@@ -1,4 +1,4 @@
-"""From a program and a target to times, verdicts and reasons."""
+"""Times, verdicts and reasons of a program's transfers on a target."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from hloinspect.timeline.timeline import Overlap, StepTimes, Timeline, TransferT
 
 MAX_COUNTERFACTUALS = 64
 MANY_COUNTERFACTUALS = 6
-"""Transfers for which ``gain if free`` is simulated: all where there are up to 64, else the six that wait the
-longest."""
+"""The number of transfers for which ``gain if free`` is simulated: all of up to 64, otherwise the six longest waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransferPrediction:
-    """One transfer in a predicted step; picoseconds a step.
+    """One transfer in a predicted step, in picoseconds per step.
 
     ``low_wait_ps`` and ``high_wait_ps`` span the scenarios. ``robust`` is false where the verdict differs between them.
     ``gain_if_free_ps`` is None where it was not simulated.
@@ -42,10 +41,10 @@ class TransferPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A predicted step on one device; picoseconds.
+    """A predicted step on one device, in picoseconds.
 
-    ``cases_ps`` is the step's time in each scenario, by its name. ``matrix_flops`` are those of a step: work on the
-    matrix units, recomputation too.
+    ``cases_ps`` is the time of the step in each scenario, by its name. ``matrix_flops`` are those of a step: work on
+    the matrix units, with recomputation.
     """
 
     target: Target
@@ -68,9 +67,10 @@ class Prediction:
 
 
 def predict(offload: Offload, target: Target, devices: int, domain: int) -> Prediction:
-    """Predicts the step of a program on ``devices`` devices of a target with a host link.
+    """Predict the step of a program on ``devices`` devices of a target with a host link.
 
-    ``domain`` devices reach each other over the nearest level of the interconnect. Raises ValueError without a link.
+    ``domain`` devices reach each other over the nearest level of the interconnect. Raises ValueError if the target has
+    no host link.
     """
     if target.link is None:
         raise ValueError(f"target {target.name} has no host link")
@@ -121,8 +121,11 @@ def predict(offload: Offload, target: Target, devices: int, domain: int) -> Pred
 
 
 def _ideal(free_ps: int, offload: Offload, central: Overlap, target: Target, scenario: Scenario) -> int:
-    """The step with perfect overlap: compute, each direction of the link and the host's memory, whichever is
-    longest. Transfers in a branch that the step does not take move nothing."""
+    """Return the time of a step with perfect overlap, in picoseconds.
+
+    It is the longest of compute, each direction of the link, and the host's memory. Transfers in a branch that the step
+    does not take move nothing.
+    """
     assert target.link is not None
     rates = rates_of(target.link, scenario)
     ran = [transfer for transfer in offload.transfers if transfer.id in central.transfers]
@@ -137,7 +140,7 @@ def _ideal(free_ps: int, offload: Offload, central: Overlap, target: Target, sce
 def _gains(
     offload: Offload, central: Overlap, whole_ps: int, without: Callable[[frozenset[int]], int]
 ) -> dict[int, int]:
-    """For each transfer the time by which the step would be shorter if that one took none."""
+    """Return for each transfer the time by which the step would be shorter if that transfer took none."""
     waits = {number: times.wait_ps for number, times in central.transfers.items()}
     order = sorted((t.id for t in offload.transfers), key=lambda number: -waits.get(number, 0))
     few = order[: MAX_COUNTERFACTUALS if len(order) <= MAX_COUNTERFACTUALS else MANY_COUNTERFACTUALS]
@@ -153,7 +156,8 @@ def _verdict(transfer: Transfer, times: TransferTimes, gain: int | None) -> Verd
 
 
 def _did_not_run(transfer: Transfer, times: TransferTimes) -> bool:
-    """Whether a transfer lies in a branch that the scenario does not take: it costs nothing, and proves nothing."""
+    """Return whether a transfer lies in a branch that the scenario does not take. It costs nothing there, and proves
+    nothing."""
     return transfer.bytes_per_step > 0 and times.duration_ps == 0
 
 

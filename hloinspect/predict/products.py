@@ -1,8 +1,8 @@
-"""Matrix products on a GPU: how well their tiles fill the device.
+"""Matrix products on a GPU: the share of the device that their tiles fill.
 
-A product is cut into tiles, and the tiles go to the multiprocessors in waves. A product with fewer tiles than there
-are multiprocessors, or a few more, leaves some of them idle; a narrow one leaves parts of its tiles empty. That is why
-small and skinny products reach a fraction of the peak that large ones reach (docs/accuracy.md holds it against
+A product is cut into tiles, and the tiles go to the multiprocessors in waves. A product with fewer tiles than there are
+multiprocessors, or a few more, leaves some of them idle. A narrow product leaves parts of its tiles empty. That is why
+small and narrow products reach a fraction of the peak that large ones reach (docs/accuracy.md compares it with
 cuBLASLt's).
 """
 
@@ -18,12 +18,12 @@ loads more operands for each product)."""
 
 SPLITS = (1, 2, 4, 8)
 MIN_SPLIT_DEPTH = 1024
-"""Pieces into which the contracted side may be cut so that there are more tiles, each at least so deep."""
+"""The least depth of a piece. The contracted side may be cut into ``SPLITS`` pieces to make more tiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``count`` products ``[rows, depth] x [depth, columns]``."""
+    """A batch of ``count`` products ``[rows, depth] x [depth, columns]``."""
 
     count: int
     rows: int
@@ -32,13 +32,14 @@ class Product:
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of all of them."""
+        """Return the floating-point operations of all of them."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
 
 @lru_cache(maxsize=4096)
 def fill(product: Product, multiprocessors: int) -> float:
-    """The share of a device's multiprocessors that a product keeps at work, 0 to 1: at the best choice of tile."""
+    """Return the share of a device's multiprocessors that a product keeps at work, 0 to 1, with the best choice of
+    tile."""
     if not product.flops:
         return 1.0
     fewest = inf

@@ -1,4 +1,4 @@
-"""Why a transfer is not hidden: what binds it, by how much, and what would fit."""
+"""Reasons why a transfer is not hidden: what limits it, by how much, and what would fit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ COLLECTIVE: Final = "collective"
 ELSEWHERE: Final = "elsewhere"
 
 SATURATED_SHARE = 0.95
-"""A direction of the link that is busy for this share of the step cannot be hidden by any schedule."""
+"""The share of the step from which on no schedule can hide a direction of the link that is busy for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a transfer has its verdict.
+    """The reason of a transfer's verdict.
 
-    ``binding`` is what stands in the way: window (too little between start and done), queue (it waits for others),
-    link (its direction is busy all the step), barrier (a rematerialization barrier holds the layer until all its
-    residuals are back), collective (only a collective covers it), elsewhere (the device waits for something else
-    meanwhile), synchronous; "" where it is hidden or nothing can be said. ``missing_ps`` is how much longer its window
-    would have to be, each time, or how much more work would have to run in it (collective, elsewhere);
-    ``largest_hidden_bytes`` what its window could hide; ``needed_bytes_per_s`` the link that would hide it.
+    ``binding`` is the limit: window (too little between start and done), queue (it waits for others), link (its
+    direction is busy for the whole step), barrier (a rematerialization barrier holds the layer until all its residuals
+    are back), collective (only a collective covers it), elsewhere (the device waits for something else meanwhile),
+    synchronous. It is "" for a hidden transfer or where nothing can be said. ``missing_ps`` is how much longer its
+    window would have to be, each time, or how much more work would have to run in it (collective, elsewhere).
+    ``largest_hidden_bytes`` is what its window could hide; ``needed_bytes_per_s`` the link that would hide it.
     """
 
     text: str
@@ -43,8 +43,11 @@ class Reason:
 
 
 def has_remat_barrier(computation: Computation) -> bool:
-    """Whether a computation comes from ``jax.checkpoint`` with its barrier: an instruction whose op_name ends in
-    ``remat2`` (jax.ad_checkpoint's primitive; with prevent_cse=False none is left)."""
+    """Return whether a computation comes from ``jax.checkpoint`` with its barrier.
+
+    The sign is an instruction whose op_name ends in ``remat2`` (jax.ad_checkpoint's primitive; with prevent_cse=False
+    none is left).
+    """
     return any(
         computation.instruction(index).metadata.op_name.endswith("/remat2")
         for index in computation.mentioning('remat2"')
@@ -52,14 +55,14 @@ def has_remat_barrier(computation: Computation) -> bool:
 
 
 def saturated_directions(offload: Offload, rates: Rates, step_ps: float) -> frozenset[Direction]:
-    """Directions whose bytes alone take (nearly) the whole step."""
+    """Return the directions whose bytes alone take (nearly) the whole step."""
     busy: dict[Direction, float] = {d: offload.bytes_per_step(d) / rates.alone[d] for d in (D2H, H2D)}
     return frozenset(direction for direction, time in busy.items() if time >= SATURATED_SHARE * step_ps)
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the reasons of all transfers of a step are looked for in."""
+    """Facts of a step from which the reasons of all its transfers follow."""
 
     rates: Rates
     saturated: frozenset[Direction]
@@ -67,7 +70,7 @@ class Circumstances:
 
 
 def circumstances(offload: Offload, rates: Rates, step_ps: float) -> Circumstances:
-    """The circumstances of a step."""
+    """Return the circumstances of a step."""
     module = offload.program.module
     waiting = {t.done_computation for t in offload.transfers if t.direction == H2D and t.done_computation}
     barriers = {name for name in waiting if has_remat_barrier(module.computations[name])}
@@ -82,14 +85,14 @@ def reason_of(
     behind: int | None,
     around: Circumstances,
 ) -> Reason:
-    """The reason of one verdict."""
+    """Return the reason of one verdict."""
     if transfer.executions == 0:
-        return Reason("its loop makes no turn")
+        return Reason("its loop has no iterations")
     if transfer.bytes_per_step > 0 and times.duration_ps == 0:
         return Reason("it lies in a branch of a conditional that the prediction does not take")
     takes_ms = times.duration_ps / transfer.executions / 1e9
     if verdict == UNKNOWN:
-        return Reason("no done was found for its start, so nothing tells when it is waited for")
+        return Reason("no done was found for its start, so it is not known when it is waited for")
     if verdict == SYNCHRONOUS:
         text = f"it has no start and done: the main stream does nothing else for {takes_ms:.3g} ms each time"
         return Reason(text, SYNCHRONOUS)
@@ -118,10 +121,10 @@ def _short_window(
     alone_ps = around.rates.latency_ps + transfer.bytes / around.rates.alone[transfer.direction]
     if transfer.direction in around.saturated:
         binding = LINK
-        text += "; its direction of the link is busy all the step"
+        text += "; its direction of the link is busy for the whole step"
     elif behind is not None and window is not None and window.ahead_bytes > 0 and alone_ps <= window.length_ps:
         binding = QUEUE
-        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would do"
+        text = f"it queues behind transfer {behind}: alone its window of {length_ms:.3g} ms would be long enough"
     elif transfer.direction == H2D and transfer.done_computation in around.barriers:
         binding = BARRIER
         text += "; a rematerialization barrier holds its layer until all residuals are back"
@@ -133,7 +136,8 @@ def _short_window(
 def _sized(
     text: str, binding: Binding, transfer: Transfer, window: Window | None, rates: Rates, least_ps: float = 0.0
 ) -> Reason:
-    """A reason with its sizes: what is missing (``least_ps`` at least), what would fit, which link would do."""
+    """Return a reason with its sizes: what is missing (at least ``least_ps``), what would fit, and which link would
+    suffice."""
     if window is None:
         return Reason(text, binding, least_ps or None)
     rate = rates.alone[transfer.direction]

@@ -1,4 +1,4 @@
-"""What each stream did when, as it is simulated: a timeline in segments, of which a loop's steady turn is one."""
+"""Recording of what each simulated stream did when: a timeline in segments, one for the steady iteration of a loop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hloinspect.timeline.timeline import Fold, Interval, IntervalKind, Mark, Rol
 
 @dataclass(slots=True)
 class Piece:
-    """A stretch of one stream, in picoseconds. It may still run on behind the end of its segment.
+    """An interval of one stream, in picoseconds. It may still run after the end of its segment.
 
-    ``run`` tells the executions of one transfer apart; ``resumed``: it began in the segment before.
+    ``run`` distinguishes the executions of one transfer. ``resumed`` says that it began in the segment before.
     """
 
     start_ps: float
@@ -28,25 +28,25 @@ _Key = tuple[str, str, int, str, int]
 
 
 class Recorder:
-    """Collects pieces, and cuts them where segments end. Off, it keeps nothing."""
+    """A collector of pieces that cuts them where segments end. Switched off, it keeps nothing."""
 
     def __init__(self, on: bool) -> None:
         self._on = on
         self._begun_ps = 0.0
         self._pieces: list[Piece] = []
         self._latest: dict[_Key, Piece] = {}
-        self._cut: frozenset[_Key] = frozenset()  # what was under way when the segment began
+        self._cut: frozenset[_Key] = frozenset()  # what was unfinished when the segment began
         self._marks: list[Mark] = []
         self.segments: list[Segment] = []
         self.folds: list[Fold] = []
 
     def add(self, piece: Piece) -> None:
-        """Records a piece."""
+        """Record a piece."""
         if self._on and piece.end_ps > piece.start_ps:
             self._pieces.append(piece)
 
     def go_on(self, piece: Piece) -> None:
-        """Records a piece, as part of the one before where it goes on with that."""
+        """Record a piece, as part of the one before if it continues that."""
         if not self._on:
             return
         key = (piece.stream, piece.kind, piece.transfer, piece.name, piece.run)
@@ -59,12 +59,12 @@ class Recorder:
             self.add(piece)
 
     def mark(self, start_ps: float, end_ps: float, transfer: int, role: Role) -> None:
-        """Notes that the main stream came to a start or a done."""
+        """Note that the main stream reached the start of a transfer or its wait."""
         if self._on:
             self._marks.append(Mark(round(start_ps), round(end_ps), transfer, role))
 
     def close(self, end_ps: float) -> None:
-        """Ends the open segment. Pieces that run on are cut, and go on in the next one."""
+        """End the open segment. Pieces that still run are cut, and continue in the next one."""
         rest: list[Piece] = []
         intervals: list[Interval] = []
         for piece in self._pieces:
@@ -76,7 +76,7 @@ class Recorder:
         self._pieces = rest
         if end_ps > self._begun_ps:
             self._cut = frozenset(key for key, piece in self._latest.items() if piece.end_ps == end_ps)
-        if end_ps > self._begun_ps or self._marks:  # a done that finds its copy through takes no time
+        if end_ps > self._begun_ps or self._marks:  # a wait for a finished copy takes no time
             begin, end = round(self._begun_ps), round(end_ps)
             self.segments.append(Segment(1, begin, end, tuple(intervals), tuple(self._marks)))
             self._marks.clear()
@@ -84,12 +84,12 @@ class Recorder:
         self._begun_ps = end_ps
 
     def iterations(self, fold: Fold) -> None:
-        """The segments of a fold are turns of its loop."""
+        """Note that the segments of a fold are iterations of its loop."""
         if self._on and fold.end > fold.first:
             self.folds.append(fold)
 
     def repeat(self, first_segment: int, more: int, shift_ps: float) -> None:
-        """The segments from ``first_segment`` on happen so many times more; what comes next, later by ``shift_ps``."""
+        """Repeat the segments from ``first_segment`` on ``more`` times. What comes next is later by ``shift_ps``."""
         for index in range(first_segment, len(self.segments)):
             segment = self.segments[index]
             self.segments[index] = replace(segment, repeat=segment.repeat * (1 + more))

@@ -1,4 +1,4 @@
-"""What is not known exactly about a run: the corners of a prediction's range."""
+"""Scenarios: what is not known exactly about a run, and thus the corners of a prediction's range."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from hloinspect.hardware.target import Side, Target
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One set of assumptions. ``sharers`` devices use the host's memory at the same time; ``kernels_block`` makes a
-    transfer that runs as a kernel take the place of compute instead of running beside it; ``fair`` lets copies of one
-    direction share the link instead of queueing; ``dtype_efficiency`` is the matrix efficiency of types that have one
-    of their own. ``figures`` says which of them counts where public sources differ about the target's peaks and its
-    device memory's bandwidth."""
+    """One set of assumptions.
+
+    ``sharers`` devices use the host's memory at the same time. With ``kernels_block``, a transfer that runs as a kernel
+    takes the place of compute instead of running beside it. With ``fair``, copies of one direction share the link
+    instead of queueing. ``dtype_efficiency`` is the matrix efficiency of types that differ from ``matmul_efficiency``.
+    ``figures`` selects a figure where public sources differ about the target's peaks and its device memory's bandwidth.
+    """
 
     name: str
     matmul_efficiency: float
@@ -29,14 +31,14 @@ class Scenario:
     figures: Side = "value"
 
     def efficiency_of(self, dtype: str) -> float:
-        """The share of the matrix peak that products of a type reach."""
+        """Return the share of the matrix peak that products of a type reach."""
         return self.dtype_efficiency.get(dtype, self.matmul_efficiency)
 
 
 def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
-    """The central scenario first, then the corners: compute fast or slow, the link fast or slow.
+    """Return the central scenario, then the corners: compute fast or slow, the link fast or slow.
 
-    All devices of a step run in step, so as many as share a host are taken to use it at once; the fast link has it
+    All devices work in step, so those that share a host are assumed to use it at once. The fast link serves one device
     alone.
     """
     link = target.link
@@ -72,6 +74,9 @@ def scenarios(target: Target, devices: int) -> tuple[Scenario, ...]:
 
 
 def fair_queueing(case: Scenario) -> Scenario:
-    """The same, but copies of one direction that are on different streams share the link instead of queueing. Whether a
-    device's copy engines do that is not published."""
+    """Return the same scenario in which copies of one direction on different streams share the link instead of
+    queueing.
+
+    Whether a device's copy engines do that is not published.
+    """
     return replace(case, name=f"{case.name}, fair queueing", fair=True)

@@ -1,6 +1,6 @@
-"""A module as the runtime sees it: for each computation the list of what is issued, in order.
+"""Schedule of a module as the runtime sees it: for each computation the list of what is issued, in order.
 
-Kernels between two events are one *run*: the simulator needs only their sum, so a schedule of tens of thousands of
+Kernels between two events are one *run*, because the simulator needs only their sum. A schedule of tens of thousands of
 instructions becomes a few hundred operations.
 """
 
@@ -19,12 +19,12 @@ from hloinspect.predict.collective import ENDS, STARTS, Collective, collective_o
 from hloinspect.predict.cost import Cost, cost_of, in_device_memory
 
 _COPY = re.compile(r"(?:\.(?:\d+|clone|cloned|remat\d*))+$")
-"""What XLA appends to the name of an instruction that is one of several."""
+"""The text that XLA appends to the name of an instruction that is one of several."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Kernels one after the other on the main stream."""
+    """Kernels one after the other on the main stream. Each is a key of its own, however alike two of them are."""
 
     costs: tuple[Cost, ...]
     first: str
@@ -40,7 +40,8 @@ class StartTransfer:
 
 @dataclass(frozen=True, slots=True)
 class BlockingTransfer:
-    """A transfer without a pair: the main stream does nothing else. ``work`` is the kernel's own, if it is one."""
+    """A transfer without a pair, during which the main stream does nothing else. ``work`` is the kernel's own, if it is
+    one."""
 
     transfer: Transfer
     work: Run | None
@@ -48,15 +49,18 @@ class BlockingTransfer:
 
 @dataclass(frozen=True, slots=True)
 class BlockingHostCopy:
-    """Host memory read and written by the main stream."""
+    """A copy of host memory that the main stream reads and writes."""
 
     copy: HostCopy
 
 
 @dataclass(frozen=True, slots=True)
 class StartHostCopy:
-    """An async start of a copy within host memory: XLA runs it on the stream of the copies from the host, where it
-    takes its turn (jax 0.12's thunk sequences; a stream of its own before that)."""
+    """An async start of a copy within host memory.
+
+    XLA runs it on the stream of the copies from the host, in their order (jax 0.12's thunk sequences; earlier a
+    separate stream).
+    """
 
     key: Key
     copy: HostCopy
@@ -88,14 +92,14 @@ class StartSide:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The main stream waits for a pair."""
+    """An operation at which the main stream waits for a pair."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A while: ``condition`` is None where the runtime counts turns itself."""
+    """A while loop. ``condition`` is None where the runtime counts iterations itself."""
 
     body: str
     condition: str | None
@@ -134,21 +138,23 @@ class Schedule:
 
 
 def device_count(module: Module) -> int:
-    """Devices that run the module together: num_partitions x replica_count of its header."""
+    """Return the number of devices that run the module together: num_partitions x replica_count of its header."""
     counts = [module.attributes.get(key, "1") for key in ("num_partitions", "replica_count")]
     return max(1, int(counts[0] if counts[0].isdecimal() else 1) * int(counts[1] if counts[1].isdecimal() else 1))
 
 
 def schedule_of(offload: Offload, devices: int, domain: int) -> Schedule:
-    """Compiles a program to operations. ``domain`` is the number of devices in one domain of the interconnect."""
+    """Compile a program to operations. ``domain`` is the number of devices in one domain of the interconnect."""
     builder = _Builder(offload, devices, domain)
     operations = {computation.name: builder.build(computation) for computation in offload.program.computations()}
     return Schedule(offload.program.module.entry_name, operations, tuple(sorted(builder.opaque)))
 
 
 def matrix_flops(schedule: Schedule, program: Program) -> float:
-    """FLOPs on the matrix units in one step of one device: kernels, transfers that are kernels, and every turn of every
-    loop."""
+    """Return the FLOPs on the matrix units in one step of one device.
+
+    They are those of kernels and of transfers that are kernels, in every iteration of every loop.
+    """
     total = 0.0
     for name, operations in schedule.operations.items():
         for operation in operations:
@@ -243,7 +249,8 @@ class _Builder:
     def _fused(
         self, computation: Computation, fusion: Instruction, role: str, body: Computation, inner: Instruction
     ) -> Operation | None:
-        """An end of a collective that is split over fusions; None for compute that runs beside it."""
+        """Return the operation at an end of a collective that is split over fusions, or None for compute that runs
+        beside it."""
         if role == STARTS:
             collective = collective_of(self._module, body, inner, self._devices, self._domain)
             return StartCollective((computation.name, fusion.name), collective) if collective is not None else None
@@ -261,8 +268,11 @@ class _Builder:
 
 
 def side_cost(module: Module, start: Instruction) -> Cost:
-    """An async copy within device memory: it reads and writes what it moves, a prefetch into VMEM only reads.
-    (destination, source, context) of a copy-start, ((operands), result, context) of every other."""
+    """Return the cost of an async copy within device memory.
+
+    It reads and writes what it moves; a prefetch into VMEM only reads. A copy-start has (destination, source, context),
+    every other start ((operands), result, context).
+    """
     moved = start.shape.at((0,)) if start.start_of == "copy" else start.shape.at((1,))
     if moved is None:
         return Cost(known=False)
@@ -276,6 +286,7 @@ def side_cost(module: Module, start: Instruction) -> Cost:
 
 
 def _called(call: Instruction) -> str:
-    """What an opaque call calls; a kernel's own name too, where the call has it: many share one target."""
+    """Return the name of what an opaque call calls, with the kernel's own name if the call has it: many share one
+    target."""
     target, name = call.custom_call_target or call.opcode, _COPY.sub("", call.name)
     return target if name in ("", target, call.opcode) else f"{target} ({name})"

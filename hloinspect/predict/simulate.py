@@ -1,17 +1,17 @@
-"""Runs a schedule the way the runtime does, and records what each stream did when.
+"""Simulation of a schedule in the order of the runtime, with a record of what each stream did when.
 
 Semantics (XLA:GPU async_execution.cc; facts of TPU traces agree):
 
 * kernels run one after the other on the main stream;
-* an async start is issued when everything before it on the main stream is through, and takes no time there;
-* a done makes the main stream wait for its pair;
+* an async start is issued when everything before it on the main stream is finished, and takes no time there;
+* at a ``-done`` the main stream waits for its pair;
 * copies of one direction queue behind each other on one copy engine (or share it, in one of the scenarios); the
   directions run side by side;
 * collectives run on a communication stream, device-to-device copies on a side stream, each in order;
 * kernels and copies share device memory's bandwidth (contention.py);
 * a copy without a pair holds the main stream.
 
-Loops run until a turn ends as it began, with the same work under way, and that turn is then multiplied.
+A loop runs until an iteration ends as it began, with the same work unfinished. That iteration is then multiplied.
 """
 
 from __future__ import annotations
@@ -44,17 +44,20 @@ from hloinspect.predict.schedule import (
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, DONE, START, WAIT, Fold, IntervalKind, Timeline
 
 MIN_ITERATIONS, MAX_ITERATIONS, MAX_OPERATIONS = 64, 512, 50_000
-"""A loop that has not settled is extrapolated after so many turns, those of a short body being cheap: what was started
-long before may take that long to end (a collective, a large copy)."""
+"""The numbers of iterations after which a loop that has not settled is extrapolated: more for a short body, which is
+cheap. What was started long before may take that long to end (a collective, a large copy)."""
 
 MAX_ITERATIONS_IN_ALL = 20_000
-"""Turns of all loops together: loops in loops that do not settle would multiply."""
+"""The limit of iterations of all loops together: nested loops that do not settle would multiply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The stretch between a transfer's start and the moment at which the main stream came to its done, the last time
-    that it ran; ``ahead_bytes`` were still to be moved in its direction when it was started."""
+    """The interval from a transfer's start to the moment at which the main stream reached its wait, in its last
+    execution.
+
+    ``ahead_bytes`` were still to be moved in its direction when it was started.
+    """
 
     transfer: int
     start_ps: float
@@ -65,7 +68,7 @@ class Window:
 class Simulator:
     """One run of a schedule on a target under a scenario. ``free`` transfers take no time (for counterfactuals)."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (a step, a machine and a scenario; the rest is for counterfactuals)
         self,
         schedule: Schedule,
         target: Target,
@@ -85,13 +88,13 @@ class Simulator:
         self._link = Link(rates, self._on_served, self._on_passed, scenario.fair)
         self._side = SideStream(self._on_side)
         self._side_tickets: dict[Key, int] = {}
-        self._beside: tuple[Kernels, float] | None = None  # what the main stream runs, and how far into it it is
+        self._beside: tuple[Kernels, float] | None = None  # what the main stream runs, and the part of it that is done
         self._now = 0.0
         self._communication = 0.0
         self._ends: dict[Key, float] = {}
         self._tickets: dict[Key, int] = {}  # of the latest copy that each start has issued
-        self._host_copies: dict[int, str] = {}  # by ticket the instruction of a copy that is no transfer
-        self._under_way: dict[int, None] = {}  # tickets of copies that nobody has waited for, in order
+        self._host_copies: dict[int, str] = {}  # by ticket: the instruction of a copy that is no transfer
+        self._under_way: dict[int, None] = {}  # tickets of copies without a wait so far, in order
         self._recorder = Recorder(record)
         self._lengths: dict[str, float] = {}
         self._iterations_run = 0
@@ -101,12 +104,12 @@ class Simulator:
         self._begun: dict[int, Window] = {}
 
     def run(self, device: str = "device") -> Timeline:
-        """The timeline of one step."""
+        """Return the timeline of one step."""
         self._step()
         return Timeline(device, "predicted", tuple(self._recorder.segments), tuple(self._recorder.folds))
 
     def time_ps(self) -> float:
-        """Only how long one step takes."""
+        """Return only the time of one step, in picoseconds."""
         self._step()
         return self._now
 
@@ -157,7 +160,7 @@ class Simulator:
                 self._computation(self._chosen(operation))
 
     def _run_kernels(self, run: Run) -> None:
-        """Kernels run one after the other, slower while copies to or from the host take their share of the
+        """Run kernels one after the other, slower while copies to or from the host take their share of the
         bandwidth."""
         begin = self._now
         self._link.advance(begin)
@@ -205,7 +208,7 @@ class Simulator:
         self._recorder.mark(self._now, self._now, transfer.id, START)
 
     def _blocking_transfer(self, operation: BlockingTransfer) -> None:
-        """A kernel over the link works while its bytes move: it ends with the later of the two."""
+        """Run a transfer that is a kernel: it works while its bytes move, and ends with the later of the two."""
         transfer = operation.transfer
         ticket = None if self._is_free(transfer.id) else self._submit(transfer)
         if operation.work is not None:
@@ -224,7 +227,7 @@ class Simulator:
         return ticket
 
     def _blocking_host_copy(self, operation: BlockingHostCopy) -> None:
-        """Host memory read and written by the main stream: half of the bytes cross the link each way."""
+        """Copy host memory on the main stream: half of the bytes cross the link in each direction."""
         if self._free is None:
             return
         half = operation.copy.bytes / 2
@@ -249,7 +252,7 @@ class Simulator:
             begun, ticket = self._now, self._tickets.pop(key)
             window = self._begun.get(ticket)
             self._wait_for(ticket)
-            if window is not None:  # else it is a copy within host memory
+            if window is not None:  # without one it is a copy within host memory
                 self._recorder.mark(begun, self._now, window.transfer, DONE)
         elif key in self._ends:
             self._hold(self._ends.pop(key))
@@ -260,12 +263,12 @@ class Simulator:
                 self._side_event()
 
     def _side_event(self) -> None:
-        """The main stream stands still until the next side copy is through, or the link's pace changes."""
+        """Stop the main stream until the next side copy is finished, or the rates of the link change."""
         self._link.step(self._now + self._side.time_left_ps(self._taken(self._link.bytes_per_ps())))
         self._now = self._link.now_ps
 
     def _wait_for(self, ticket: int) -> None:
-        """The main stream waits for a copy; the wait is charged to whatever its direction's queue works on
+        """Wait for a copy on the main stream. The wait is charged to the copy at work in its direction's queue
         meanwhile."""
         self._link.advance(self._now)
         begun = self._begun.pop(ticket, None)
@@ -275,7 +278,7 @@ class Simulator:
         self._now = max(self._now, self._link.finish(ticket))
 
     def _hold(self, until_ps: float) -> None:
-        """The main stream waits for a collective or a device-side copy: no stall of a transfer's."""
+        """Wait for a collective or a device-side copy on the main stream. This is no stall of a transfer."""
         self._now = max(self._now, until_ps)
 
     # loops and branches
@@ -284,11 +287,13 @@ class Simulator:
         if len(branch.callees) == 1:
             return branch.callees[0]
         pick = max if self._scenario.longest_branch else min
-        return pick(branch.callees, key=lambda name: round(self._length(name)))  # the first of equals
+        return pick(branch.callees, key=lambda name: round(self._length(name)))  # of equal ones the first
 
     def _length(self, name: str) -> float:
-        """What a computation issues, one thing after the other, for choosing a branch. Transfers count even where they
-        are free: a counterfactual takes the same way."""
+        """Return the time of all that a computation issues, one after the other, to choose a branch.
+
+        Transfers count even where they are free, so that a counterfactual takes the same branch.
+        """
         if name not in self._lengths:
             self._lengths[name] = self._sum_of(name)
         return self._lengths[name]
@@ -347,13 +352,14 @@ class Simulator:
             self._recorder.iterations(fold)
 
     def _backlog(self) -> tuple[object, ...]:
-        """What is still under way, relative to now. A turn that leaves behind what it found is followed by its like."""
+        """Return the unfinished work, relative to now. If an iteration leaves it as it found it, the next one will do
+        the same."""
         self._link.advance(self._now)
         return (
             self._link.state(),
             round(max(0.0, self._communication - self._now)),
             self._side.state(),
-            frozenset(self._tickets),  # a done of the next turn may find what this one has started through
+            frozenset(self._tickets),  # the next iteration may wait for a copy that this one has started
             tuple((key, round(end - self._now)) for key, end in self._ends.items() if end > self._now),
         )
 
@@ -371,7 +377,7 @@ class Simulator:
     # recording
 
     def _on_passed(self, start_ps: float, end_ps: float, bytes_per_ps: float) -> None:
-        """The link's clock went on: side copies get what is left of device memory's bandwidth."""
+        """Give side copies what is left of device memory's bandwidth while the clock of the link moves."""
         if not self._side.busy:
             return
         if self._beside is None:
@@ -393,16 +399,18 @@ class Simulator:
             self._recorder.go_on(Piece(begin, served.end_ps, WAIT, "main", served.transfer, "", served.ticket))
 
     def _close(self) -> None:
-        """Ends the open segment now."""
+        """End the open segment now."""
         self._link.advance(self._now)
         self._recorder.close(self._now)
 
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulated step. ``queued_behind`` gives for a transfer the one whose end it last waited for in the queue;
-    ``windows`` are those of the transfers' last runs; ``unsettled`` names bodies of loops that were extrapolated before
-    they settled."""
+    """A simulated step.
+
+    ``queued_behind`` gives for a transfer the one for whose end it last waited in the queue. ``windows`` are those of
+    the transfers' last executions. ``unsettled`` names bodies of loops that were extrapolated before they settled.
+    """
 
     timeline: Timeline
     queued_behind: dict[int, int]
@@ -417,10 +425,10 @@ def simulate(
     free: frozenset[int] | None = frozenset(),
     durations: Durations | None = None,
 ) -> Simulation:
-    """One step under a scenario. ``free`` are transfers that take no time; None means all of them, and host copies too.
+    """Simulate one step under a scenario.
 
-    ``durations`` may be shared by simulations of the same schedule under the same scenario. Raises ValueError if the
-    target has no host link.
+    ``free`` are transfers that take no time; None means all of them, and host copies too. ``durations`` may be shared
+    by simulations of the same schedule under the same scenario. Raises ValueError if the target has no host link.
     """
     simulator = Simulator(schedule, target, scenario, _rates(target, scenario), free, durations)
     return Simulation(
@@ -431,7 +439,7 @@ def simulate(
 def step_time_ps(
     schedule: Schedule, target: Target, scenario: Scenario, free: frozenset[int] | None, durations: Durations
 ) -> float:
-    """How long the step of ``simulate`` takes, without recording what happens in it."""
+    """Return the time of the step of ``simulate``, in picoseconds, without recording what happens in it."""
     return Simulator(schedule, target, scenario, _rates(target, scenario), free, durations, record=False).time_ps()
 
 

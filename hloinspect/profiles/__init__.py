@@ -1,1 +1,1 @@
-"""Readers of profiles into one model of events, and what writes profiles."""
+"""Readers of profiles into one model of events, and writers of profiles."""

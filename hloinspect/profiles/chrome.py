@@ -1,7 +1,7 @@
-"""Chrome traces (``*.trace.json.gz``) as the same model: what is left when nobody kept the XSpace.
+"""Chrome traces (``*.trace.json.gz``) in the same model of events, for runs whose XSpace was not kept.
 
-The profiler writes at most a million events into one and drops the rest without a word (``kMaxEvents`` in tsl's
-trace_events_to_json.cc), and neither modules nor the plane's statistics: such a trace is marked as ``capped``.
+The profiler writes at most a million events into a Chrome trace, and drops the others silently (``kMaxEvents`` in tsl's
+trace_events_to_json.cc). It writes neither modules nor the plane's statistics. Such a trace is marked as ``capped``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hloinspect.profiles.xplane.space import (
 
 MAX_EVENTS = 1_000_000
 MAX_BYTES = 1 << 29
-"""Unpacked; a million events take about 250 MB."""
+"""Most bytes of an unpacked trace. A million events take about 250 MB."""
 
 _EXPECTED = "expected a Chrome trace (JSON with traceEvents)"
 _WHOLE_DIGITS = 18
@@ -38,11 +38,10 @@ _Event = dict[str, Any]
 
 
 def open_chrome_trace(path: str | Path) -> XSpace:
-    """The trace in a Chrome JSON file, plain or gzipped. Processes are planes, threads are lines; arguments are
-    statistics, and those that are whole numbers count as such.
+    """Return the trace in a Chrome JSON file, plain or gzipped. Raises InputError.
 
-    An event's kind has the instruction's text as its name (``long_name``) and the shown name as its display name.
-    Raises InputError.
+    Processes become planes, and threads lines. Arguments become statistics, and whole numbers among them integers. The
+    kind of an event has the instruction's text as its name (``long_name``), and the displayed name as its display name.
     """
     name = str(path)
     data = map_file(path, name, MAX_BYTES, is_trace=False)
@@ -105,7 +104,7 @@ def _decoder(events: Sequence[_Event], kinds: dict[tuple[str, str], int]) -> Cal
         short = str(event.get("name", ""))
         long = own.get("long_name", short)
         metadata_id[index] = kinds.setdefault((short, str(long)), len(kinds) + 1)
-    # Microseconds with six decimals: to the picosecond for the first two hours.
+    # Microseconds with six decimals are exact to the picosecond for the first two hours.
     start = np.array([round(float(event["ts"]) * 1e6) for event in events], np.int64)
     duration = np.array([round(float(event.get("dur", 0)) * 1e6) for event in events], np.int64)
     usable = duration >= 0

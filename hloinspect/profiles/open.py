@@ -1,4 +1,4 @@
-"""Opens a profile of whatever format, as one model of events."""
+"""Opening a profile of any known format as one model of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes protobuf messages of which only a few fields are needed, without a schema (protobuf's encoding guide)."""
+"""Writers of protobuf messages of which only a few fields are needed, without a schema (protobuf's encoding guide)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import struct
 _MASK = (1 << 64) - 1
 
 
-def varint(value: int) -> bytes:
-    """A number, seven bits a byte, the lowest first; a negative one as the 64 bits of its two's complement."""
+def encode_varint(value: int) -> bytes:
+    """Return a number as a varint: seven bits a byte, the lowest first.
+
+    A negative number is written as the 64 bits of its two's complement.
+    """
     value &= _MASK
     if value < 128:
         return bytes((value,))
@@ -20,26 +23,26 @@ def varint(value: int) -> bytes:
     return bytes(found)
 
 
-def number(field: int, value: int) -> bytes:
-    """A field of an integer or enum type (not sint or fixed)."""
-    return varint(field << 3) + varint(value)
+def integer_field(field: int, value: int) -> bytes:
+    """Return a field of an integer or enum type (not sint or fixed)."""
+    return encode_varint(field << 3) + encode_varint(value)
 
 
-def fixed64(field: int, value: int) -> bytes:
-    """A field of type fixed64."""
-    return varint(field << 3 | 1) + struct.pack("<Q", value & _MASK)
+def fixed64_field(field: int, value: int) -> bytes:
+    """Return a field of type fixed64."""
+    return encode_varint(field << 3 | 1) + struct.pack("<Q", value & _MASK)
 
 
-def double(field: int, value: float) -> bytes:
-    """A field of type double."""
-    return varint(field << 3 | 1) + struct.pack("<d", value)
+def double_field(field: int, value: float) -> bytes:
+    """Return a field of type double."""
+    return encode_varint(field << 3 | 1) + struct.pack("<d", value)
 
 
-def text(field: int, value: str) -> bytes:
-    """A field of type string."""
-    return message(field, value.encode("utf-8", "replace"))
+def string_field(field: int, value: str) -> bytes:
+    """Return a field of type string."""
+    return message_field(field, value.encode("utf-8", "replace"))
 
 
-def message(field: int, content: bytes) -> bytes:
-    """A field that holds a message, or of type bytes."""
-    return varint(field << 3 | 2) + varint(len(content)) + content
+def message_field(field: int, content: bytes) -> bytes:
+    """Return a field that holds a message, or of type bytes."""
+    return encode_varint(field << 3 | 2) + encode_varint(len(content)) + content

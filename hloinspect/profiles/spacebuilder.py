@@ -1,4 +1,4 @@
-"""Builds an XSpace (xplane.proto): planes with their tables of names and kinds, which grow as they are used."""
+"""Builders of an XSpace (xplane.proto): planes with their tables of names and kinds, which grow as they are used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _SIGNED = frozenset({"group_id", "step_num", "_r", "program_id", "scope_range_id
 
 
 class PlaneBuilder:
-    """A plane. Kinds of events and names of statistics are numbered in the order in which they come."""
+    """A plane under construction. Kinds of events and names of statistics are numbered in the order of their first
+    use."""
 
     def __init__(self, plane: schema.XPlane, **stats: Value) -> None:
         self._plane = plane
@@ -21,19 +22,19 @@ class PlaneBuilder:
         self._stats(plane.stats, stats)
 
     def line(self, number: int, name: str) -> schema.XLine:
-        """A new line; its times are picoseconds from 0."""
+        """Return a new line. Its times are picoseconds from 0."""
         return self._plane.lines.add(id=number, name=name.encode())
 
     def event(
         self, line: schema.XLine, name: str, start_ps: int, end_ps: int, stats: Mapping[str, Value], kind: int = 0
     ) -> None:
-        """Adds an event to a line, of the kind of that name, or of one that ``kind`` has made."""
+        """Add an event to a line. Its kind is the one of that name, or one that ``kind`` has returned."""
         number = kind or self.kind(name)
         event = line.events.add(metadata_id=number, offset_ps=start_ps, duration_ps=end_ps - start_ps)
         self._stats(event.stats, stats)
 
     def kind(self, name: str, display_name: str = "", stats: Mapping[str, Value] | None = None) -> int:
-        """The number of a kind of event; ``stats`` are those of the kind itself."""
+        """Return the number of a kind of event. ``stats`` are the statistics of the kind itself."""
         key = (name, display_name)
         if key not in self._kinds:
             self._kinds[key] = len(self._kinds) + 1
@@ -65,17 +66,17 @@ class PlaneBuilder:
 
 
 class SpaceBuilder:
-    """A whole XSpace of one host."""
+    """An XSpace of one host under construction."""
 
     def __init__(self, host: str) -> None:
         self._space = schema.XSpace(hostnames=[host.encode()])
 
     def plane(self, number: int, name: str, **stats: Value) -> PlaneBuilder:
-        """A new plane."""
+        """Return a new plane."""
         return PlaneBuilder(self._space.planes.add(id=number, name=name.encode()), **stats)
 
     def bytes(self) -> bytes:
-        """The content of an ``.xplane.pb``; same calls give same bytes."""
+        """Return the content of an ``.xplane.pb``. Equal calls give equal bytes."""
         return self._space.SerializeToString(deterministic=True)
 
 

@@ -1,19 +1,18 @@
-"""Puts a report together from what was found and predicted."""
+"""A report on a module, from what was found in it and predicted of it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from hloinspect._version import __version__
 from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
-from hloinspect.memory.estimate import Memory, Peak, Release
+from hloinspect.memory.estimate import Memory
+from hloinspect.memory.records import Release
 from hloinspect.offload.program import Program
-from hloinspect.offload.source import Source
 from hloinspect.offload.stacks import MAX_PARTNERS
 from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction, TransferPrediction
@@ -21,24 +20,18 @@ from hloinspect.report.schema import (
     SCHEMA,
     DuplexInfo,
     Exposed,
-    HostCopyInfo,
-    HostEventInfo,
-    HostValueInfo,
     InputInfo,
     LinkInfo,
-    LiveValueInfo,
     MemoryInfo,
     ModuleInfo,
-    PeakInfo,
     PredictedStep,
     PredictedTransfer,
     ProgramInfo,
-    ReleaseInfo,
     Report,
-    SourceInfo,
     StepInfo,
     TargetInfo,
     TensorInfo,
+    Thresholds,
     TransferInfo,
     Unknown,
 )
@@ -46,7 +39,7 @@ from hloinspect.report.schema import (
 _MS = 1e9  # picoseconds
 
 
-def build_report(
+def build_report(  # noqa: PLR0913  (the parts of a report, each made by another room)
     source: InputInfo,
     offload: Offload,
     program: ProgramInfo,
@@ -58,8 +51,8 @@ def build_report(
     unknown: Sequence[Unknown],
     used: Memory | None,
 ) -> Report:
-    """The report on one module; ``prediction`` is None where there is no target or no schedule to go by, ``used``
-    where memory could not be followed. Findings are added by rules/engine.py."""
+    """Return the report on one module, without findings, which rules/engine.py adds. ``prediction`` is None without a
+    target or a schedule, ``used`` where memory could not be followed."""
     releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
@@ -68,7 +61,7 @@ def build_report(
         module=module_info(offload.program),
         program=program,
         target=target_info(target, devices) if target else None,
-        thresholds={"hidden": HIDDEN_SHARE, "exposed": EXPOSED_SHARE},
+        thresholds=Thresholds(HIDDEN_SHARE, EXPOSED_SHARE),
         step=StepInfo(predicted=predicted_step(prediction) if prediction else None),
         memory=memory,
         transfers=tuple(
@@ -79,19 +72,16 @@ def build_report(
             )
             for transfer in offload.transfers
         ),
-        host_values=tuple(HostValueInfo(value.kind, value.name, value.bytes) for value in offload.host_values),
-        host_copies=tuple(
-            HostCopyInfo(copy.instruction, copy.computation, copy.mechanism, copy.bytes, copy.executions)
-            for copy in offload.host_copies
-        ),
-        host_events=tuple(HostEventInfo(**asdict(event)) for event in offload.host_events),
+        host_values=offload.host_values,
+        host_copies=offload.host_copies,
+        host_events=offload.host_events,
         limits=(*limits, *_cut_partners(offload)),
         unknown=tuple(unknown),
     )
 
 
 def _cut_partners(offload: Offload) -> tuple[str, ...]:
-    """Return a line where not all transfers are listed that write or read what another one does."""
+    """Return a line where not all partners of transfers are listed."""
     cut = [transfer.id for transfer in offload.transfers if transfer.partners_cut]
     if not cut:
         return ()
@@ -103,8 +93,8 @@ def _cut_partners(offload: Offload) -> tuple[str, ...]:
 
 
 def module_info(program: Program) -> ModuleInfo:
-    """Name, platform and two hashes that depend neither on names nor on how the module was printed: they look at what
-    is scheduled, and an async pair counts the same by whatever name."""
+    """Return name, platform and two hashes of a module. The hashes look at what is scheduled. They depend neither on
+    names nor on how the module was printed, and an async pair counts the same however it is spelled."""
     module = program.module
     schedule, counts = hashlib.sha256(), Counter[str]()
     for computation in program.computations():
@@ -125,7 +115,7 @@ BOOKKEEPING = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "
 
 
 def spelling(opcode: str) -> str:
-    """``async-start`` for every sugared spelling of one (``fusion-start``)."""
+    """Return ``async-start`` for every other spelling of one (``fusion-start``), and any other opcode as it is."""
     for suffix in ("-start", "-done", "-update"):
         if opcode.endswith(suffix) and opcode.removesuffix(suffix) not in ASYNC_PAIRS:
             return f"async{suffix}"
@@ -133,7 +123,7 @@ def spelling(opcode: str) -> str:
 
 
 def target_info(target: Target, devices: int) -> TargetInfo:
-    """The target's name and link in the report's units."""
+    """Return the target's name and link in the report's units."""
     link = target.link
     if link is None:
         return TargetInfo(target.name, devices, None)
@@ -144,7 +134,7 @@ def target_info(target: Target, devices: int) -> TargetInfo:
 
 
 def predicted_step(prediction: Prediction) -> PredictedStep:
-    """The predicted step in milliseconds."""
+    """Return the predicted step in milliseconds."""
     step = prediction.step
     return PredictedStep(
         time_ms=step.time_ps / _MS,
@@ -165,31 +155,6 @@ def predicted_step(prediction: Prediction) -> PredictedStep:
     )
 
 
-def _source(source: Source | None) -> SourceInfo | None:
-    return SourceInfo(source.file, source.line, source.function or None) if source else None
-
-
-def peak_info(peak: Peak) -> PeakInfo:
-    """The fullest moment of device memory."""
-    values = tuple(
-        LiveValueInfo(v.name, v.computation, v.dtype, v.shape, v.bytes, v.kind, _source(v.source)) for v in peak.values
-    )
-    return PeakInfo(peak.instruction, peak.computation, peak.bytes, values, peak.others, peak.other_bytes)
-
-
-def _release(release: Release) -> ReleaseInfo:
-    return ReleaseInfo(
-        bytes=release.bytes,
-        made=release.made,
-        freed=release.freed,
-        freed_computation=release.freed_computation,
-        late=release.late,
-        before_backward=release.before_backward,
-        held_ms=release.held_ms,
-        held_bytes_ms=release.held_bytes_ms,
-    )
-
-
 def transfer_info(transfer: Transfer, found: TransferPrediction | None, release: Release | None = None) -> TransferInfo:
     """Return one transfer; without a prediction its verdict is unknown."""
     assert transfer.outcome, "find_offload gives every transfer its outcome"
@@ -206,7 +171,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         done=transfer.done,
         computation=transfer.computation,
         loop_depth=transfer.loop_depth,
-        source=_source(transfer.source),
+        source=transfer.source.info if transfer.source else None,
         stream=transfer.stream,
         round_trip=transfer.round_trip,
         outcome=transfer.outcome,
@@ -216,7 +181,7 @@ def transfer_info(transfer: Transfer, found: TransferPrediction | None, release:
         robust=found.robust if found else None,
         reason=found.reason.text if found else "there is no prediction to judge it by",
         predicted=_predicted(transfer, found) if found else None,
-        release=_release(release) if release else None,
+        release=release,
     )
 
 

@@ -1,4 +1,4 @@
-"""Is the profiled program the one that was checked? Compared by what is scheduled, whatever it is called."""
+"""Whether the profiled program is the one that was checked. Names do not count."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from hloinspect.offload.program import Program
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.report.build import BOOKKEEPING, module_info, spelling
 from hloinspect.report.schema import ExpectedInfo, Report
+from hloinspect.units import listed
 
 SAME: Final = "same"
 SAME_TRANSFERS: Final = "same transfers"
@@ -24,8 +25,8 @@ _MAX_HOPS = 16
 
 
 def compare(report: Report, offload: Offload, expect: str) -> ExpectedInfo:
-    """Whether the module of a trace is that of ``expect``: a directory or manifest of ``hloinspect compile``, or a file
-    with a module. Raises InputError where that cannot be read."""
+    """Return whether the module of a trace is that of ``expect``: a directory or manifest of ``hloinspect compile``, or
+    a file with a module. Raises InputError where that cannot be read."""
     module, versions = _load(expect)
     wanted = find_offload(module)
     info = module_info(wanted.program)
@@ -71,7 +72,7 @@ def _versions(report: Report, versions: dict[str, str]) -> Sequence[str]:
 
 
 def _moved(wanted: Offload, offload: Offload) -> Sequence[str]:
-    """Transfers that are on one side only, by direction, bytes and executions."""
+    """Return the transfers that are on one side only, by direction, bytes and executions."""
 
     def kinds(one: Offload) -> Counter[tuple[str, int, int]]:
         return Counter((t.direction, t.bytes, t.executions) for t in one.transfers)
@@ -81,14 +82,14 @@ def _moved(wanted: Offload, offload: Offload) -> Sequence[str]:
     for title, rest in (("expected and not run", expected - ran), ("run and not expected", ran - expected)):
         shown = [f"{count} x {d2h} of {size:,} B x{times}" for (d2h, size, times), count in sorted(rest.items())]
         if shown:
-            more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-            found.append(f"transfers {title}: {', '.join(shown[:3])}{more}")
+            found.append(f"transfers {title}: {listed(shown, 3)}")
     return found
 
 
 def structure(program: Program) -> str:
-    """A hash of what runs and in which order: opcodes, shapes of results, and which results are used, by place. Names
-    do not count, nor does how the module is printed: one text writes ``%t#1`` where another has a get-tuple-element."""
+    """Return a hash of what runs and in which order: opcodes, shapes of results, and which results are used, by place.
+    Names do not count, nor does how the module is printed: one text has ``%t#1`` where another has a
+    get-tuple-element."""
     digest = hashlib.sha256()
     for computation in program.computations():
         for line in _lines(program.module, computation):
@@ -113,7 +114,7 @@ def _lines(module: Module, computation: Computation) -> Sequence[str]:
 
 
 def _used(module: Module, computation: Computation, operand: Operand, places: Mapping[str, str]) -> str:
-    """The place of what makes an operand's value, and the path into it."""
+    """Return the place of what makes an operand's value, and the path into it."""
     for _ in range(_MAX_HOPS):
         made, path = module.resolve(computation, operand)
         if made is None:

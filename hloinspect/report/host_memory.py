@@ -10,16 +10,20 @@ from hloinspect.report.schema import Report
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Pinned host memory of all devices that share a host (a tray of four GPUs of an NVL72), and what the host has.
-    None where that is not known."""
+    """Pinned host memory of all devices that share a host, such as the four GPUs of a tray of an NVL72."""
 
     devices: int
+    """Number of devices that share a host."""
+
     bytes: int | None
+    """Bytes that they take together; null where that is not known."""
+
     limit_bytes: int | None
+    """Memory of the host; null where that is not known."""
 
 
 def host_memory_of(report: Report, target: Target) -> HostMemory:
-    """What all devices of one host take together."""
+    """Return what all devices of one host take together."""
     devices = devices_of_host(target, report.program.topology)
     used = report.memory.host_bytes
     limit = None

@@ -13,7 +13,8 @@ _DIGITS = 6
 
 
 def rounded(value: object) -> object:
-    """Floats cut to picoseconds of a millisecond's fraction, so that equal answers are equal bytes."""
+    """Return parsed JSON with its floats rounded to a picosecond (of milliseconds), so that equal answers are equal
+    bytes."""
     if isinstance(value, float):
         return round(value, _DIGITS)
     if isinstance(value, dict):
@@ -26,3 +27,10 @@ def rounded(value: object) -> object:
 def to_json(record: DataclassInstance) -> str:
     """Return a record, such as a report, as indented JSON text in the order of its fields."""
     return json.dumps(rounded(asdict(record)), indent=2)
+
+
+def document_json(schema: str, record: DataclassInstance) -> str:
+    """Return a record as indented JSON text, with the name of its schema in front."""
+    found = rounded(asdict(record))
+    assert isinstance(found, dict)
+    return json.dumps({"schema": schema, **found}, indent=2)

@@ -1,4 +1,4 @@
-"""The measured part of a report: what the traces of one run come to, over steps, devices and hosts."""
+"""The measured part of a report: figures of the traces of one run, over steps, devices and hosts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _devices(files: Sequence[MeasuredFile]) -> Iterator[_Own]:
 
 
 def spread(values: Floats) -> Spread:
-    """How values, at least one, are spread."""
+    """Return how values, at least one, are spread."""
     p90 = float(np.percentile(values, 90, method="lower"))
     mean, median = float(np.mean(values)), float(np.median(values))
     return Spread(mean, median, p90, float(np.min(values)), float(np.max(values)))
 
 
 def measured_step(files: Sequence[MeasuredFile]) -> MeasuredStep | None:
-    """The step over all devices; None where no step counts."""
+    """Return the step over all devices, or None where no step counts."""
     devices = [own.device for own in _devices(files)]
     clean = [device.clean for device in devices]
     count = sum(int(chosen.sum()) for chosen in clean)
@@ -89,7 +89,7 @@ def measured_step(files: Sequence[MeasuredFile]) -> MeasuredStep | None:
 
 
 def device_infos(files: Sequence[MeasuredFile]) -> tuple[DeviceInfo, ...]:
-    """One entry for each device of each host."""
+    """Return one entry for each device of each host."""
     return tuple(_device(own) for own in _devices(files))
 
 
@@ -130,7 +130,8 @@ def _device(own: _Own) -> DeviceInfo:
 
 
 def with_measured(transfer: TransferInfo, files: Sequence[MeasuredFile], *, doubtful: bool) -> TransferInfo:
-    """The transfer with what was measured of it, and the verdict by that. ``doubtful``: the profiler dropped events."""
+    """Return the transfer with what was measured of it, and the verdict that follows. ``doubtful``: the profiler
+    dropped events."""
     devices = [own.device for own in _devices(files)]
     columns = _columns(transfer.id, devices)
     if columns is None or not columns["events"].sum():
@@ -150,7 +151,8 @@ def with_measured(transfer: TransferInfo, files: Sequence[MeasuredFile], *, doub
 
 
 def _columns(number: int, devices: Sequence[MeasuredDevice]) -> Mapping[str, NDArray[np.int64]] | None:
-    """The figures of a transfer in every step that counts, of all devices; zeros on a device that did not run it."""
+    """Return the figures of a transfer in every step that counts, on all devices: zeros on a device that did not run
+    it."""
     own = [device for device in devices if device.clean.any()]
     names = next((list(device.transfers[number]) for device in own if number in device.transfers), None)
     if names is None:
@@ -211,7 +213,7 @@ def _reason(found: MeasuredTransfer) -> str:
 
 
 def host_infos(files: Sequence[MeasuredFile]) -> tuple[HostInfo, ...]:
-    """One entry for each host."""
+    """Return one entry for each host."""
     return tuple(_host(file) for file in files)
 
 
@@ -224,7 +226,8 @@ def _host(file: MeasuredFile) -> HostInfo:
 def trace_info(
     files: Sequence[MeasuredFile], own: Sequence[MeasuredFile], unread: Sequence[str], program: int | None
 ) -> TraceInfo:
-    """What the traces held. ``own`` are those of the step's program; nothing is expected of it here."""
+    """Return what was read of the traces. ``own`` are those of the step's program. What is expected of it is left
+    open."""
     classified: Counter[ClassifiedBy] = Counter()
     programs: dict[int, TracedProgram] = {}
     other_copies: dict[Direction, OtherCopiesInfo] = {}

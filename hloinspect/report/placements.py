@@ -1,4 +1,4 @@
-"""The audit of a module as a report has it: where what was asked is read from, and in words what became of it."""
+"""The audit of a module as a report has it: where requests are read from, and in words what became of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hloinspect.compile.versions import BUT_NOT, SCAN_NOT_WITH
 from hloinspect.errors import HloInspectError, HloParseError, InputError
+from hloinspect.kinds import PlacementCause, PlacementOutcome
 from hloinspect.report.schema import AuditEntry, AuditInfo, SourceInfo, Unknown
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from hloinspect.placements.flow import Place, Placements, RequestedRecord
 
 OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
-"""With this flag XLA's rematerialization sends values to the host by itself."""
+"""A flag with which XLA's rematerialization sends values to the host by itself."""
 
 _BY_FLAG: Final = "flag"
 _MOST_TEXT_BYTES = 1 << 30
@@ -32,37 +33,37 @@ def keep_apart(scanning: str) -> str:
     )
 
 
-_REASONS = {
+_REASONS: Mapping[PlacementCause, str] = {
     "folded": "no barrier stands between the copy to the host and the copy back, and XLA makes one copy of both "
     "(algebraic simplifier)",
     "dead": "nothing that the step returns needs it, so it was taken out with its copy",
     "constant": "it depends on no argument of the step, so XLA makes it where it is needed",
     "lowering": "jax dropped it when it lowered the step: StableHLO has no such placement",
     "memory kind": "the compiled step has it in device memory",
-    "not borne": "no value bears this name",
+    "unknown name": "no value has this name",
     "not needed": "the backward pass needs no value of this name: it is an output, or what a loop carries",
-    "no transfer": "no transfer of the module answers to it, and none of the known reasons fits",
+    "no transfer": "no transfer of the module carries it out, and none of the known reasons fits",
 }
-_REMEDIES = {
+_REMEDIES: Mapping[PlacementCause, str] = {
     "folded": keep_apart(f"scan the layers {SCAN_NOT_WITH}"),
     "dead": "return or use what is put there, or take the placement out",
     "constant": "pass it as an argument of the step if it is to be kept on the host",
     "lowering": "give the arrays shardings that name their memory, with a jax later than 0.8.0" + BUT_NOT,
     "memory kind": 'memory_kind="pinned_host" in in_shardings or on the arrays, and in out_shardings',
-    "not borne": "compare the name with those of checkpoint_name",
+    "unknown name": "compare the name with those of checkpoint_name",
     "not needed": "name a value that the backward pass needs, inside of what jax.checkpoint wraps",
     "no transfer": "hloinspect passes shows which compiler pass takes it out",
 }
-_OUTCOMES = {
-    "merged": "the same value is asked for more than once, and one transfer does",
-    "synchronous": "there, but the device stands still while it runs",
+_OUTCOMES: Mapping[PlacementOutcome, str] = {
+    "merged": "the same value is requested more than once, and one transfer carries out all requests",
+    "synchronous": "there, but the device does nothing else while it runs",
     "kernel": "there, but a kernel of the device reads or writes the host's memory over the link",
     "host compute": "nothing is copied: the host's memory is worked on where it is, or by the host",
     "unused": "the step does not use this argument, and jax leaves it out",
 }
 
 NO_SOURCE = Unknown(
-    "what the program asked of host memory is not in a compiled module",
+    "what the program requested of host memory is not in a compiled module",
     "give the step itself or a directory of `hloinspect compile`; put STEM.stablehlo beside STEM.hlo; or give a dump "
     "with *before_optimizations.txt",
     "audit",
@@ -76,9 +77,9 @@ NO_NAMES = Unknown(
 
 @dataclass(frozen=True, slots=True)
 class RequestedOf:
-    """Where to read what a module was asked: ``manifest`` is what the child found in the jaxpr, ``stablehlo`` the text
-    beside the module, ``before`` the module's text before all passes, and ``dump`` a folder of XLA's with the module's
-    key in it, for the texts of passes. ``flags`` are those of the compilation."""
+    """Where to read what a module's program requested. ``manifest`` is what the child found in the jaxpr, ``stablehlo``
+    the text beside the module, ``before`` the module's text before all passes, and ``dump`` a folder of XLA's with the
+    module's key in it, for the texts of passes. ``flags`` are those of the compilation."""
 
     manifest: RequestedRecord | None = None
     stablehlo: Path | None = None
@@ -88,13 +89,13 @@ class RequestedOf:
 
 
 def audit_info(offload: Offload, sources: RequestedOf) -> AuditInfo:
-    """What was asked and what became of it. Without any source only ``unknown``. Raises InputError where a file cannot
-    be read or is not what it should be."""
+    """Return what was requested and what became of it; without any source only ``unknown``. Raises InputError where a
+    file cannot be read or is not what it should be."""
     return audited(offload, sources)[1]
 
 
 def audited(offload: Offload, sources: RequestedOf) -> tuple[Offload, AuditInfo]:
-    """The same, and the offload with checkpoint names on transfers that had none and that the audit ties to one."""
+    """Return the offload and its audit. Transfers without a name get the checkpoint name that the audit finds."""
     from hloinspect.placements.audit import audit
 
     placements, policies = _placements(sources)
@@ -104,7 +105,7 @@ def audited(offload: Offload, sources: RequestedOf) -> tuple[Offload, AuditInfo]
         remedy = "report it, with the step, if it can be shared"
         return offload, AuditInfo(placements.source, unknown=(Unknown(placements.gap, remedy, "audit"),))
     found = audit(offload, placements, policies=policies)
-    if found.lost:  # only then it is worth to ask where each was lost
+    if found.lost:  # only then it is worth looking where each was lost
         lowered = _stablehlo(sources.stablehlo) if placements.source == "jaxpr" else None
         found = audit(offload, placements, lowered, policies, _dropped_by(sources))
     entries = [_entry(entry) for entry in found.entries]
@@ -162,8 +163,8 @@ def _text(path: Path) -> str:
 
 
 def _dropped_by(sources: RequestedOf) -> dict[str, str]:
-    """For each direction the pass after which placements or transfers are fewer and nothing is there instead, from the
-    texts of passes in a dump. Empty where there are none."""
+    """Return, for each direction, the pass after which placements or transfers are fewer with nothing in their place,
+    from the texts of passes in a dump; empty where there are none."""
     if sources.dump is None:
         return {}
     from hloinspect.passes.dump import find_passes
@@ -172,7 +173,7 @@ def _dropped_by(sources: RequestedOf) -> dict[str, str]:
     directory, key = sources.dump
     try:
         ledger = ledger_of(find_passes(directory, key))
-    except HloInspectError:  # a dump without texts of passes, or with damaged ones: then nobody knows
+    except HloInspectError:  # a dump without texts of passes, or with damaged ones: then it is not known
         return {}
     found: dict[str, str] = {}
     for change in ledger.changes:
@@ -193,8 +194,8 @@ def _entry(entry: Entry) -> AuditEntry:
     reason = _REASONS.get(entry.cause) if entry.cause else _OUTCOMES.get(entry.outcome)
     if entry.outcome == "unused":
         reason = _OUTCOMES["unused"]
-    remedy = _REMEDIES.get(entry.cause) if entry.outcome in ("dropped", "never matched") else None
-    if entry.cause == "not borne" and entry.near:
+    remedy = _REMEDIES.get(entry.cause) if entry.cause and entry.outcome in ("dropped", "never matched") else None
+    if entry.cause == "unknown name" and entry.near:
         remedy = f"did you mean {entry.near!r}? {remedy}"
     return AuditEntry(
         kind=entry.kind,

@@ -1,4 +1,4 @@
-"""How a module was made, as a report says it: from the manifest of a compilation."""
+"""How a module was made, as a report has it, from the manifest of a compilation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ LIMIT_AUTOTUNING = "compiled without a device, so without autotuning: deployed k
 
 
 def program_of(manifest: Manifest) -> ProgramInfo:
-    """The report's ``program``. ``autotuned`` is True where every kernel has its entry in the results that were
-    given."""
+    """Return the report's ``program``. ``autotuned`` is True where every kernel has an entry in the given results."""
     use = manifest.production
     results, profile = use.autotune_results, use.pgle
     return ProgramInfo(
@@ -33,8 +32,8 @@ def program_of(manifest: Manifest) -> ProgramInfo:
 
 
 def limits_of(manifest: Manifest) -> tuple[str, ...]:
-    """What limits a report on the module: what the production run has and this compilation had not, and what of
-    the installation is not as in a run."""
+    """Return what limits a report on the module: what the production run has and this compilation did not have, and
+    what of the installation is not as in a run."""
     limits = [note for note in manifest.notes if any(words in note for words in NOTES_THAT_LIMIT)]
     if manifest.platform == "tpu":
         return tuple(limits)
@@ -59,7 +58,7 @@ def limits_of(manifest: Manifest) -> tuple[str, ...]:
 
 
 def unknown_of(manifest: Manifest) -> tuple[Unknown, ...]:
-    """Return what nobody could know while the step was lowered, and so of every figure of the module."""
+    """Return what was not known while the step was lowered, and so is unknown of every figure of the module."""
     remedy = "give those arguments a sharding (jax.device_put, out_shardings)"
     if comparable(manifest.versions.get("jax") or "") < RESULTS_PLACED_SINCE:
         remedy += ", or use jax 0.10 or later, which says where results are"
@@ -67,8 +66,8 @@ def unknown_of(manifest: Manifest) -> tuple[Unknown, ...]:
 
 
 def assigned_on_device(manifest: Manifest) -> tuple[int | None, tuple[str, ...]]:
-    """Bytes of device memory by the compiler's figures, and what to say of them. None where they cannot be right:
-    libtpu refuses a step that does not fit, and for large ones its figures add up to more than the chip has."""
+    """Return the bytes of device memory by the compiler's figures, and what to say of them. None where they cannot be
+    right: libtpu refuses a step that does not fit, and for large steps its figures add up to more than the chip has."""
     size = assigned_bytes(manifest.memory, "")
     if manifest.platform != "tpu":
         return size, ()
@@ -85,7 +84,7 @@ def assigned_on_device(manifest: Manifest) -> tuple[int | None, tuple[str, ...]]
 
 
 def assigned_bytes(memory: Mapping[str, int], prefix: str) -> int:
-    """Arguments + temporaries + results that are not arguments (facts of memory_analysis; its peak counts host memory
-    and is not used)."""
+    """Return the bytes of arguments, temporaries and results that are not arguments, by ``memory_analysis``. (Its peak
+    counts host memory and is not used.)"""
     sizes = [memory.get(f"{prefix}{part}_size_in_bytes", 0) for part in ("argument", "temp", "output")]
     return sum(sizes) - memory.get(f"{prefix}alias_size_in_bytes", 0)

@@ -18,8 +18,8 @@ BLOCKING: Mapping[str, str] = {
     WRONG_VALUES: "wrong values",
     REFUSED: "the compiler refuses the step",
 }
-"""Codes of the rules, and what their errors mean. They fail a check whatever its budgets are (gate/blocking.py), and a
-report begins with them."""
+"""Codes of the rules, and the meaning of their errors. These fail a check whatever its budgets are (gate/blocking.py),
+and a report begins with them."""
 
 
 def blocking_findings(report: Report) -> tuple[FindingInfo, ...]:

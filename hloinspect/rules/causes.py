@@ -1,6 +1,6 @@
-"""The one cause that each waiting transfer is put down to, so that no two rules report the same wait.
+"""Causes of waits: each waiting transfer gets one, so that no two rules report the same wait.
 
-Causes are tried from the one that explains the most: a step whose scheduler is off has no windows at all, so nothing is
+The causes that explain the most are tried first. A step whose scheduler is off has no windows at all, so nothing is
 said of each window.
 """
 
@@ -36,17 +36,17 @@ POINT_OF_USE: Final = "point of use"
 SHORT: Final = "short"
 
 TINY_SHARE = 0.10
-"""A window that could hide less than this share of a transfer's bytes is none."""
+"""The share of a transfer's bytes below which a window counts as none: it could hide less than this."""
 
 LINK_SHARE = 1.05
-"""The link sets the pace of the step where its bytes alone take this much longer than the step without transfers."""
+"""The least ratio of the link's time to that of the step without transfers with which the link limits the step."""
 
 
 def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: frozenset[str]) -> Cause | Literal[""]:
     """Return what one transfer's wait is put down to; "" where it does not wait.
 
-    ``scheduler_off`` is whether XLA's latency-hiding scheduler is off, ``bound`` the directions of the link that set
-    the pace of the step.
+    ``scheduler_off`` says whether XLA's latency-hiding scheduler is off, ``bound`` the directions of the link that
+    limit the step.
     """
     info = facts.infos[transfer.id]
     found = info.predicted
@@ -85,8 +85,10 @@ def cause_of(facts: Facts, transfer: Transfer, scheduler_off: bool, bound: froze
 
 
 def waits_before_use(facts: Facts, transfer: Transfer) -> bool:
-    """Whether the device waits for an argument in host memory although there is more to do before its first use than
-    what its window holds: the done could stand later."""
+    """Return whether the device waits for an argument in host memory earlier than necessary.
+
+    There is then more work before the argument's first use than in its window: the wait could come later.
+    """
     if transfer.outcome != ARGUMENT:
         return False
     use, done = facts.first_uses.get(transfer.id), transfer.done_index
@@ -97,7 +99,8 @@ def waits_before_use(facts: Facts, transfer: Transfer) -> bool:
 
 
 def bound_directions(facts: Facts) -> frozenset[str]:
-    """The directions of the link that need longer for a step's bytes than the step would take without transfers."""
+    """Return the directions of the link that need longer for a step's bytes than the step would take without
+    transfers."""
     step = facts.step
     if step is None or step.ideal_ms <= LINK_SHARE * step.without_transfers_ms:
         return frozenset()
@@ -106,7 +109,7 @@ def bound_directions(facts: Facts) -> frozenset[str]:
 
 
 def why_scheduler_is_off(facts: Facts) -> str:
-    """Why XLA:GPU's latency-hiding scheduler is taken to have been off, or ""; see rule HLO111."""
+    """Return why XLA:GPU's latency-hiding scheduler seems to have been off, or "" (rule HLO111)."""
     if not facts.is_gpu or not facts.module.is_scheduled:
         return ""
     if facts.has_flag(SCHEDULER_FLAG) == "true":
@@ -122,7 +125,10 @@ def why_scheduler_is_off(facts: Facts) -> str:
 
 
 def _is_plain_copy(facts: Facts, transfer: Transfer) -> bool:
-    """Whether it is a copy-start and not a slice: only those does no other pass move apart
-    (gpu_hlo_schedule.cc, ShouldScheduleAsEarlyAsPossible)."""
+    """Return whether a transfer is a copy-start and not a slice.
+
+    No other pass separates the start of such a copy from its done (gpu_hlo_schedule.cc,
+    ShouldScheduleAsEarlyAsPossible).
+    """
     start = facts.module.computations[transfer.computation].instruction(transfer.start_index)
     return start.opcode == "copy-start"

@@ -1,4 +1,4 @@
-"""HLO309 and HLO310: what was asked of host memory and is not there, and what is there and was not asked for."""
+"""Rules HLO309 and HLO310: requested placements that are missing, and transfers that were not requested."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import AUDIT, ERROR, INFO, MODULE, WARNING, Found, Rule
 
 _LESS: Mapping[str, Severity] = {"constant": INFO, "dead": WARNING}
-"""Causes for which less is said: no value that the step returns was to be in host memory."""
+"""Causes with a lower severity: no value that the step returns should be in host memory."""
 
 _WAYS = {"d2h": "to the host", "h2d": "back to the device"}
 
 
 def deleted_as_a_whole(evidence: Evidence) -> bool:
-    """Whether the step asks for host memory and has none at all, which is HLO302's to tell."""
+    """Return whether the step requests host memory and has none at all, which HLO302 reports."""
     requested, offload = evidence.requested, evidence.offload
     if requested is None or offload is None or not requested.to_host or not evidence.module.is_scheduled:
         return False
@@ -28,25 +28,25 @@ def deleted_as_a_whole(evidence: Evidence) -> bool:
 
 
 def dropped_values(evidence: Evidence) -> list[AuditEntry]:
-    """The placements of the audit that the module does not carry out."""
+    """Return the placements of the audit that the module does not carry out."""
     audit = evidence.report.audit
     return [e for e in (audit.entries if audit else ()) if e.kind in ("value", "compute") and e.outcome == "dropped"]
 
 
-def requested_and_lost(evidence: Evidence) -> Iterator[Found]:
+def placement_lost(evidence: Evidence) -> Iterator[Found]:
     """A placement in host memory is not in the compiled module.
 
     What it finds
-        Placements (`jax.device_put`, a policy's offload, `compute_on`) that the audit finds in the program and to which
-        nothing in the compiled module answers, while other transfers are there (where nothing is, HLO302 tells).
+        Placements (`jax.device_put`, a policy's offload, `compute_on`) that the audit finds in the program and that
+        match nothing in the compiled module, while other transfers are there (without any, HLO302 reports it).
     Why it matters
-        What was to be in host memory stays in device memory, or is computed again, without an error.
+        What should be in host memory stays in device memory, or is computed again, without an error.
     What to do
-        It depends on why it is gone, which the message says. Nothing needs the value: return or use what is put there.
-        A copy to the host and the copy back were folded: scan the layers, or keep the barrier of `jax.checkpoint`
+        It depends on the reason, which the message gives. Nothing needs the value: return or use what is put there. A
+        copy to the host and the copy back were folded: scan the layers, or keep the barrier of `jax.checkpoint`
         (prevent_cse=True) on unrolled ones, whose copies may then start too late to free memory (HLO201). The value
         depends on no argument: make it one. jax dropped it: give shardings that name their memory.
-        `hloinspect inspect --audit` shows all that was asked and what became of each; `hloinspect passes` shows which
+        `hloinspect inspect --audit` shows all requested placements and their outcomes; `hloinspect passes` shows which
         compiler pass did it.
     When the advice does not hold
         The value was put there for debugging only, or by code that is shared with steps that need it.
@@ -61,7 +61,7 @@ def requested_and_lost(evidence: Evidence) -> Iterator[Found]:
     lost = dropped_values(evidence)
     folded = any(entry.direction == "d2h" and entry.cause == "folded" for entry in lost)
     for entry in lost:
-        if not (folded and entry.direction == "h2d" and entry.cause == "folded"):  # told of with the copy to the host
+        if not (folded and entry.direction == "h2d" and entry.cause == "folded"):  # reported with the copy to the host
             yield _lost(evidence, entry)
 
 
@@ -74,7 +74,7 @@ def _lost(evidence: Evidence, entry: AuditEntry) -> Found:
     folded = keep_apart(scanning(evidence)) if entry.cause == "folded" else ""
     return Found(
         message=f"{count} of {what} {way} {are} dropped{by}: {entry.reason}",
-        remedy=folded or entry.remedy or "hloinspect inspect --audit shows all that was asked",
+        remedy=folded or entry.remedy or "hloinspect inspect --audit shows all requested placements",
         source=entry.source,
         severity=_LESS.get(entry.cause or ""),
         evidence={
@@ -86,22 +86,23 @@ def _lost(evidence: Evidence, entry: AuditEntry) -> Found:
     )
 
 
-def not_requested_for(evidence: Evidence) -> Iterator[Found]:
-    """A transfer that nothing in the program asks for.
+def not_requested(evidence: Evidence) -> Iterator[Found]:
+    """A transfer that nothing in the program requests.
 
     What it finds
-        Host transfers, and work in host memory, of the compiled module to which no placement, argument or result of
-        the program leads. Only where the audit knows what was asked.
+        Host transfers, and work in host memory, of the compiled module that belong to no placement, argument or result
+        of the program. Only where the audit knows the requested placements.
     Why it matters
-        They cost time on the link, and nobody decided it. The audit ties transfers to placements by buffers, lines and
-        shapes; one that fits none is the compiler's own, or shows that hloinspect has missed something.
+        They cost time on the link without a decision of the user. The audit matches transfers with placements by
+        buffers, lines and shapes. One that matches none was added by the compiler, or shows that hloinspect has missed
+        something.
     What to do
         Look at its line and at `hloinspect passes`, which shows the pass that makes it. XLA's rematerialization
         offloads by itself with `--xla_gpu_enable_host_memory_offloading`.
     When the advice does not hold
-        The StableHLO beside the module is that of another program.
+        The StableHLO next to the module is that of another program.
     Example
-        s_off.hlo beside the StableHLO of a step that places nothing on the host
+        s_off.hlo with the StableHLO of a step that places nothing on the host
     References
         form F14 of docs/failures.md; docs/audit.md.
     """
@@ -113,8 +114,8 @@ def not_requested_for(evidence: Evidence) -> Iterator[Found]:
     names = [evidence.infos[number].start for number in ids] + list(audit.unexplained_host)
     more = f" and {count - 3} more" if count > 3 else ""
     yield Found(
-        message=f"nothing in the program asks for {', '.join(names[:3])}{more}",
-        remedy="hloinspect passes shows which compiler pass makes it; hloinspect inspect --audit what was asked",
+        message=f"nothing in the program requests {', '.join(names[:3])}{more}",
+        remedy="hloinspect passes shows which compiler pass makes it; inspect --audit shows the requested placements",
         transfers=ids,
         cost_ms=evidence.wait_ms(ids),
         instruction=None if ids else audit.unexplained_host[0],
@@ -123,6 +124,6 @@ def not_requested_for(evidence: Evidence) -> Iterator[Found]:
 
 
 RULES = (
-    Rule("HLO309", "asked-and-lost", ERROR, (MODULE, AUDIT), requested_and_lost),
-    Rule("HLO310", "not-asked-for", WARNING, (MODULE, AUDIT), not_requested_for),
+    Rule("HLO309", "placement-lost", ERROR, (MODULE, AUDIT), placement_lost),
+    Rule("HLO310", "not-requested", WARNING, (MODULE, AUDIT), not_requested),
 )

@@ -1,4 +1,4 @@
-"""HLO302 to HLO306: what was asked of host memory and what became of it."""
+"""Rules HLO302 to HLO306: requested placements in host memory and their outcomes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _BOOKKEEPING = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tupl
 
 
 def offload_deleted(evidence: Evidence) -> Iterator[Found]:
-    """The program asks for host memory, and the compiled module has none.
+    """The program requests host memory, and the compiled module has none.
 
     What it finds
-        StableHLO that places values in host memory (`annotate_device_placement`), beside an optimized module in which
+        StableHLO that places values in host memory (`annotate_device_placement`), with an optimized module in which
         nothing is in host memory.
     Why it matters
-        XLA has deleted the offload without a word: a copy to the host that feeds its copy back is folded into no copy
+        XLA has deleted the offload without an error: a copy to the host that feeds its copy back is folded into no copy
         at all. Memory is what it would be without the policy, or more.
     What to do
         Something must stand between the two copies. For unrolled layers leave `prevent_cse=True` (the default) in
-        `jax.checkpoint`: its barrier is what keeps them apart, though their copies may then start too late to free
-        memory (HLO201). Or scan the layers, not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
+        `jax.checkpoint`: its barrier separates them, though their copies may then start too late to free memory
+        (HLO201). Or scan the layers, not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
     When the advice does not hold
         On TPU the placements are kept in the same program. A value that is not needed in the backward pass is gone
         together with its offload, and then nothing is lost.
@@ -61,12 +61,13 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
 
     What it finds
         Names given to `save_and_offload_only_these_names` while the step was traced, of which no value was placed in
-        host memory. A policy of which not one name matches is dead, and an error, whatever else the step offloads;
+        host memory. A policy without any matching name has no effect, and is an error, whatever else the step offloads;
         where other names of the policy match, it is a warning. A policy that the step makes and does not use is no
         finding. Only `hloinspect compile`, or a step given to `hloinspect inspect`, can see that: names are not in the
         compiled module.
     Why it matters
-        The program runs, without an error and without the offload: what was to be on the host is recomputed.
+        The program runs, without an error and without the offload: the values that should be on the host are
+        recomputed.
     What to do
         Compare the names letter by letter with those in `checkpoint_name(x, name)`. The name must be on a value that
         the backward pass needs, inside of the function that `jax.checkpoint` wraps: naming a block's output, or the
@@ -99,20 +100,20 @@ def policy_matches_nothing(evidence: Evidence) -> Iterator[Found]:
 
 
 def _dead_policy(evidence: Evidence) -> str:
-    """Return what a policy without any effect means, in words; "" where some name of it matches, or may."""
+    """Return what a policy without any effect means, in words, or "" where some name of it matches, or may."""
     requested, audit = evidence.requested, evidence.report.audit
     assert requested is not None
     if not requested.to_host:
         return ": nothing is offloaded at all"
     values = [entry for entry in (audit.entries if audit else ()) if entry.kind == "value" and entry.by == "policy"]
-    if any(entry.name is None for entry in values):  # by a policy, and nothing shows by which name (jax_remat3)
+    if any(entry.name is None for entry in values):  # a policy placed it, and the name is unknown (jax_remat3)
         return ""
     dead = bool(requested.dead) if requested.dead is not None else audit is not None and not values
-    return ": the policy is dead, though the step offloads other values" if dead else ""
+    return ": the policy has no effect, though the step offloads other values" if dead else ""
 
 
 def _why(entries: list[AuditEntry]) -> str:
-    """For each reason the names that it is true of."""
+    """Return each reason with the names to which it applies."""
     by_reason: dict[str, list[str]] = {}
     for entry in entries[:6]:
         by_reason.setdefault(entry.reason or "", []).append(entry.name or "")
@@ -120,22 +121,22 @@ def _why(entries: list[AuditEntry]) -> str:
 
 
 def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
-    """Arguments or results were to be in host memory, and are in device memory.
+    """Arguments or results that should be in host memory are in device memory.
 
     What it finds
-        StableHLO in which arguments or results of the step have the memory kind `pinned_host`, beside a module with
+        StableHLO in which arguments or results of the step have the memory kind `pinned_host`, with a module that has
         fewer of them in host memory.
     Why it matters
-        Parameters or optimizer state that were to be offloaded occupy the device, without an error.
+        Parameters or optimizer state that should be offloaded occupy the device, without an error.
     What to do
         Look at the shardings of the arguments that were passed when the step was compiled:
         `NamedSharding(mesh, spec, memory_kind="pinned_host")` in `in_shardings` or on the arrays themselves, and the
         same in `out_shardings` for what is returned.
     When the advice does not hold
-        jax up to 0.8.0 drops every placement where it compiles for a device that is not there; compile with a later
-        one. `hloinspect compile` keeps the kinds that jax drops on such GPU topologies (docs/compile.md).
+        jax up to 0.8.0 drops every placement when it compiles for a device that the machine does not have; compile with
+        a later one. `hloinspect compile` keeps the kinds that jax drops on such GPU topologies (docs/compile.md).
     Example
-        an optimizer step whose moments are asked for in pinned_host, with entry_computation_layout of plain f32
+        an optimizer step whose moments are requested in pinned_host, with entry_computation_layout of plain f32
     References
         jaxlib/sharding.cc (CheckAndCanonicalizeMemoryKind); failure U3 of docs/failures.md.
     """
@@ -152,7 +153,7 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
     gone = [e.name for e in (audit.entries if audit else ()) if e.kind in wanted and e.outcome == "dropped" and e.name]
     named = f" (not {', '.join(gone[:4])}{', ...' if len(gone) > 4 else ''})" if gone else ""
     yield Found(
-        message=f"{wanted['argument']} arguments and {wanted['result']} results were to be in host memory; {arguments} "
+        message=f"{wanted['argument']} arguments and {wanted['result']} results should be in host memory; {arguments} "
         f"and {results} are{named}",
         remedy='memory_kind="pinned_host" in the shardings of the arguments and in out_shardings, with a jax later '
         f"than 0.8.0{BUT_NOT}",
@@ -167,14 +168,16 @@ def memory_kind_dropped(evidence: Evidence) -> Iterator[Found]:
 
 
 def _wanted(evidence: Evidence, kind: str) -> int:
-    """How many arguments or results the user's shardings ask for in host memory, by the audit. (jax up to 0.8.0 drops
-    them before StableHLO.)"""
+    """Return how many arguments or results the user's shardings request in host memory, by the audit.
+
+    (jax up to 0.8.0 drops them before StableHLO.)
+    """
     audit = evidence.report.audit
     return sum(entry.kind == kind and entry.outcome != "unused" for entry in (audit.entries if audit else ()))
 
 
 def _leaves(evidence: Evidence, kind: str) -> int:
-    """Arrays in host memory among the arguments or results of the step."""
+    """Return the number of arrays in host memory among the arguments or results of the step."""
     entry = evidence.module.entry
     if kind == "parameter":
         return sum(leaf.on_host for parameter in entry.parameters for _, leaf in parameter.shape.leaves)
@@ -190,7 +193,7 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
     Why it matters
         Each byte crosses the link twice, at the link's rate, on the stream that computes.
     What to do
-        Fetch first, then compute: `jax.device_put(x, device)` in front of the operation, and send the result. Look for
+        Fetch first, then compute: `jax.device_put(x, device)` before the operation, and send the result. Look for
         a convert, a scale or an update that is applied to an array while it is in host memory.
         A kernel that only slices is XLA's own, up to jax 0.7.2: from 0.8.0 it fetches the slice itself (not with 0.10.2
         or 0.11.0, which fetch wrong ones: HLO301).
@@ -209,7 +212,7 @@ def kernel_on_host_memory(evidence: Evidence) -> Iterator[Found]:
         return
     first = max(found, key=lambda copy: (copy.bytes * copy.executions, copy.instruction))
     total = sum(copy.bytes * copy.executions for copy in found)
-    remedy = "jax.device_put the value to the device in front of the operation, and send the result"
+    remedy = "jax.device_put the value to the device before the operation, and send the result"
     if all(_only_slices(evidence, copy) for copy in found):
         remedy = (
             "update jax: 0.8.0 or later fetches the slice itself instead of slicing within host memory first" + BUT_NOT
@@ -231,7 +234,7 @@ def layout_change_on_host(evidence: Evidence) -> Iterator[Found]:
         On GPU, a kernel that reads and writes host memory and only rearranges or converts: a transpose, a change of
         layout or of type.
     Why it matters
-        The whole buffer crosses the link twice, with an access pattern that the link is worst at.
+        The whole buffer crosses the link twice, with an access pattern for which the link is slowest.
     What to do
         Do it on the device: before sending (`device_put` of the transposed value), or after fetching.
     When the advice does not hold
@@ -263,7 +266,7 @@ def _kernels(evidence: Evidence) -> list[HostCopy]:
 
 
 def _rearranges(evidence: Evidence, computation: str, name: str) -> bool:
-    """Whether an instruction, or all that a fusion does, is a transpose or conversion."""
+    """Return whether an instruction, or all that a fusion does, is a transpose or conversion."""
     instruction = evidence.module.computations[computation].find(name)
     if instruction is None:
         return False
@@ -275,7 +278,7 @@ def _rearranges(evidence: Evidence, computation: str, name: str) -> bool:
 
 
 def _only_slices(evidence: Evidence, copy: HostCopy) -> bool:
-    """Whether a kernel does nothing but cut a slice out of a buffer in host memory."""
+    """Return whether a kernel only cuts a slice out of a buffer in host memory."""
     instruction = evidence.module.computations[copy.computation].find(copy.instruction)
     called = instruction.called.get("calls", ()) if instruction is not None else ()
     body = evidence.module.computations.get(next(iter(called), ""))
@@ -291,15 +294,15 @@ def host_compute(evidence: Evidence) -> Iterator[Found]:
     """A part of the step runs on the host's CPU.
 
     What it finds
-        A computation that the runtime hands to the host (`HostExecute`): what `compute_on("device_host")` asks for, and
-        on TPU also what XLA makes of operations on values in host memory.
+        A computation that the runtime hands to the host (`HostExecute`): the work of `compute_on("device_host")`, and
+        on TPU also operations on values in host memory.
     Why it matters
-        How long the host takes is in no module and in no prediction. The device waits at its done.
+        How long the host takes is in no module and in no prediction. The device waits at its `-done`.
     What to do
-        If you asked for it, measure it. If not, find the operation on a value in host memory (HLO305 names such kernels
+        If you requested it, measure it. If not, find the operation on a value in host memory (HLO305 names such kernels
         on GPU) and move it to the device.
     When the advice does not hold
-        You asked for it, and a measured run shows that nothing waits.
+        You requested it, and a measured run shows that nothing waits.
     Example
         gb200_compute_on of the fixtures: a gradient goes to the host, which updates a state there.
     References

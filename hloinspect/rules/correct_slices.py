@@ -1,4 +1,4 @@
-"""HLO301: slices that are copied from another place than their index says."""
+"""Rule HLO301: slices that are copied from another place than their index says."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hloinspect.offload.slices import MEMCPY_CONFIG
 from hloinspect.rules.advice import WITH_MARKER, is_right_release
 from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.facts import PIPELINED_FLAG
+from hloinspect.rules.facts_flags import PIPELINED_FLAG
 from hloinspect.rules.rule import ERROR, MODULE, Found, Rule
 from hloinspect.rules.words import numbered, verb
 
 
 def slice_offsets(evidence: Evidence) -> Iterator[Found]:
-    """XLA copies other bytes than the program's index names: gradients are wrong without a word.
+    """XLA copies other bytes than the program's index names: gradients are wrong, without an error.
 
     What it finds
         A slice of host memory that runs as a copy, whose byte offsets in the first iterations of its loop are not
@@ -29,13 +29,13 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
         `--xla_gpu_enable_pipelined_host_offloading=true` and O1 out, or compile with
         `--xla_disable_hlo_passes=fusion-dynamic-memcpy-rewriter`. `dynamic_slice_config` is that of 0.10.2 and later,
         where 0.10.2 and 0.11.0 are wrong in every scan: use 0.8.0 to 0.10.1 without pipelining, or compile with
-        `--xla_disable_hlo_passes=dynamic-slice-annotator`. Without either pass the slices become kernels, which go by
-        the index and take compute from the step (HLO110).
+        `--xla_disable_hlo_passes=dynamic-slice-annotator`. Without either pass the slices become kernels, which follow
+        the index and slow the compute of the step (HLO110).
     When the advice does not hold
         A fusion that also computes is a kernel, whatever its configuration says, and is not reported. A slice whose
         index or configuration cannot be worked out, or whose configuration a text has lost (HLO403), is not reported
-        either: the rule then stands among those that could not look, with the reason, also where it has found others.
-        The workarounds were compiled with 0.9.2 to 0.11.1, not run on hardware.
+        either: the rule is then listed among those that could not run, with the reason, even where it has found other
+        slices. The workarounds were compiled with 0.9.2 to 0.11.1, not run on hardware.
     Example
         s_off of the corpus (jax 0.10.2): by its index the backward copy reads 3758096384, 3221225472, ...; it is
         emitted for 0, 536870912, ...
@@ -51,7 +51,8 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
     first = wrong[0]
     what = numbered(numbers) if numbers else first.instruction
     yield Found(
-        message=f"XLA copies other bytes than the program's index names in {what}: gradients are wrong without a word",
+        message=f"XLA copies other bytes than the program's index names in {what}: gradients are wrong, "
+        "without an error",
         remedy=_remedy(evidence, {check.config for check in wrong}),
         transfers=numbers,
         instruction=first.instruction,
@@ -66,7 +67,7 @@ def slice_offsets(evidence: Evidence) -> Iterator[Found]:
 
 
 def _remedy(evidence: Evidence, configs: set[str]) -> str:
-    """Return what helps, by the pass that wrote the wrong configuration."""
+    """Return the remedy for the pass that wrote the wrong configuration."""
     no_pipelining = f"leave out --{PIPELINED_FLAG}=true and O1"
     if MEMCPY_CONFIG in configs:
         ways, name = f"do not pipeline ({no_pipelining})", "fusion-dynamic-memcpy-rewriter"
@@ -81,7 +82,7 @@ def _remedy(evidence: Evidence, configs: set[str]) -> str:
 
 
 def _gap(evidence: Evidence) -> str:
-    """Return which slices could not be looked at, and why; "" where all were."""
+    """Return which slices could not be checked, and why, or "" if all were."""
     lost = evidence.without_marker
     if not lost:
         return evidence.slices.gap

@@ -1,4 +1,4 @@
-"""Runs the rules over a report, and puts what they find in order."""
+"""Engine that runs the rules over a report and sorts their findings."""
 
 from __future__ import annotations
 
@@ -29,13 +29,7 @@ from hloinspect.rules.rule import (
     Found,
     Rule,
 )
-
-INFO_SHARE = 0.005
-"""A rule on time whose finding costs less than this share of the step only informs."""
-
-WARNING_SHARE = 0.05
-"""One that costs less than this share warns at most, and so does one whose verdicts all change within the prediction's
-range."""
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 _LONGEST_LINE = 200
 _LARGEST_SOURCE = 4 << 20
@@ -55,8 +49,8 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
     ),
     AUDIT: (
         lambda e: e.report.audit is not None and e.report.audit.requested_from is not None,
-        "needs what the program asked: the step itself, `hloinspect compile`, STEM.stablehlo beside STEM.hlo, or a "
-        "dump with *before_optimizations.txt",
+        "needs the placements that the program requests: the step itself, `hloinspect compile`, STEM.stablehlo beside "
+        "STEM.hlo, or a dump with *before_optimizations.txt",
     ),
     MEASURED: (lambda e: e.report.step.measured is not None, "needs a trace with whole steps: `hloinspect trace`"),
     TRACE: (lambda e: e.report.trace is not None, "needs a trace: `hloinspect trace`"),
@@ -64,8 +58,7 @@ _MISSING: Mapping[str, tuple[Callable[[Evidence], bool], str]] = {
 
 
 def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
-    """The same report with its findings, those that matter most first, and with the rules that could not run or were
-    not asked for."""
+    """Return the report with its findings, the most important first, and with the rules that did not run and why."""
     chosen = choice or Choice()
     findings: list[FindingInfo] = []
     not_run: list[RuleNotRun] = []
@@ -90,13 +83,13 @@ def run_rules(evidence: Evidence, choice: Choice | None = None) -> Report:
 
 
 def _rank(finding: FindingInfo) -> tuple[int, int, float, str]:
-    """By severity; a step that cannot run in front of wrong results, and those in front of slow ones; then by cost."""
+    """Return the key of a finding: severity first, then the kind (cannot run, wrong results, slow), then its cost."""
     urgency = 0 if finding.code == TOO_LARGE else 1 if finding.code.startswith("HLO3") else 2
     return (SEVERITIES.index(finding.severity), urgency, -(finding.cost_ms or 0.0), finding.code)
 
 
 def missing(rule: Rule, evidence: Evidence) -> str:
-    """What a rule lacks to run, or ""."""
+    """Return what a rule lacks to run, or ""."""
     for need in rule.needs:
         there, reason = _MISSING[need]
         if not there(evidence):
@@ -136,24 +129,26 @@ def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:
         return rule.severity
     share = found.cost_ms / step_ms
     sure = not found.transfers or any(evidence.infos[number].robust for number in found.transfers)
-    least: Severity = INFO if share < INFO_SHARE else WARNING if share < WARNING_SHARE or not sure else ERROR
+    least: Severity = INFO if share < INFO_COST_SHARE else WARNING if share < WARNING_COST_SHARE or not sure else ERROR
     return max(rule.severity, least, key=SEVERITIES.index)
 
 
 def _source(evidence: Evidence, computation: str | None, instruction: str | None) -> SourceInfo | None:
-    """The user's line of an instruction that is no transfer."""
+    """Return the user's line of an instruction that is no transfer."""
     if evidence.offload is None or computation is None or instruction is None:
         return None
-    from hloinspect.offload.source import source_of
+    from hloinspect.offload.source import read_source
 
     found = evidence.module.computations[computation].find(instruction)
-    source = source_of(found.metadata) if found is not None else None
-    return SourceInfo(source.file, source.line, source.function or None) if source else None
+    source = read_source(found.metadata) if found is not None else None
+    return source.info if source else None
 
 
 def source_line(source: SourceInfo) -> str | None:
-    """The text of a line of Python, or None where the file is not there. Other files are not opened: the module names
-    them, and a module may come from anywhere."""
+    """Return the text of a line of Python, or None where the file does not exist.
+
+    Other files are not opened: the module names them, and a module may come from anywhere.
+    """
     path = Path(source.file)
     try:
         if path.suffix != ".py" or not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:

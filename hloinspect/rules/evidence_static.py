@@ -1,4 +1,4 @@
-"""HLO401 to HLO406: what the input does not tell, and what that means for the answer."""
+"""Rules HLO401 to HLO406: facts that the input does not have, and the effect on the answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from hloinspect.offload.events import ANNOTATION
 from hloinspect.rules.advice import WITH_MARKER
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MODULE, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb
+from hloinspect.rules.words import transfers_text, verb
 
 
 def not_scheduled(evidence: Evidence) -> Iterator[Found]:
-    """The module is not scheduled, so nothing tells what runs beside a transfer.
+    """The module is not scheduled, so it is not known what runs beside a transfer.
 
     What it finds
         A module without `is_scheduled=true`: a dump of an earlier pass, or the text of `lowered.compile()` before the
         scheduler.
     Why it matters
-        Order is what decides overlap. No verdict, no memory and no stall can be derived from an unordered module.
+        The order decides overlap. No verdict, no memory and no stall can be derived from an unordered module.
     What to do
         Give the module after optimizations: `compiled.as_text()`, or `*after_optimizations.txt` of `--xla_dump_to`.
     When the advice does not hold
@@ -30,7 +30,7 @@ def not_scheduled(evidence: Evidence) -> Iterator[Found]:
     """
     if not evidence.module.is_scheduled:
         yield Found(
-            message="the module is not scheduled, so nothing tells what runs beside a transfer",
+            message="the module is not scheduled, so it is not known what runs beside a transfer",
             remedy="give compiled.as_text(), or *after_optimizations.txt of --xla_dump_to",
         )
 
@@ -71,7 +71,7 @@ def mechanism_lost(evidence: Evidence) -> Iterator[Found]:
         a memcpy.
     Why it matters
         A copy leaves the device's compute alone, a kernel does not, and slices of these versions cannot be checked for
-        wrong offsets: HLO301 is then among the rules that could not look, and no check passes.
+        wrong offsets: HLO301 is then among the rules that could not run, and no check passes.
     What to do
         Give the proto or the dump of the same program; both keep the marker.
     When the advice does not hold
@@ -84,8 +84,8 @@ def mechanism_lost(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.without_marker
     if numbers:
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} a copy or a kernel: this text has "
-            "lost the marker",
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} a copy or a kernel: this text "
+            "has lost the marker",
             remedy=WITH_MARKER,
             transfers=numbers,
             evidence={"transfers": len(numbers)},
@@ -96,13 +96,13 @@ def no_target(evidence: Evidence) -> Iterator[Found]:
     """No target is given, so there is no time to compare a transfer with.
 
     What it finds
-        A report without a target, or with one whose host link nobody has published, on a module with transfers.
+        A report without a target, or with one whose host link is not published, on a module with transfers.
     Why it matters
         Whether a copy hides depends on how fast the link and the device are: without them verdicts are unknown and the
         rules on time cannot run.
     What to do
-        `--target gb200` (`hloinspect targets` lists them), or a TOML file of your own; `--link 55GB/s` where the link
-        is not published.
+        `--target gb200` (`hloinspect targets` lists them), or your own TOML file; `--link 55GB/s` where the link is not
+        published.
     When the advice does not hold
         You only want to know what moves.
     Example
@@ -123,10 +123,10 @@ def no_autotuning(evidence: Evidence) -> Iterator[Found]:
     """The step was compiled without a device, so without autotuning.
 
     What it finds
-        A module that `hloinspect compile` made for a GPU that is not there.
+        A module that `hloinspect compile` made without the GPU.
     Why it matters
-        XLA picks kernels by running them. Without a device it takes defaults: matrix products may run as other kernels
-        in the deployed program, and windows change with them.
+        XLA selects kernels by running them. Without a device it uses defaults: matrix products may run as other kernels
+        in the deployed program, and then windows differ.
     What to do
         `--autotune-results FILE` compiles with what a run on the device found. Without one
         `--xla_gpu_enable_triton_gemm=false` (as NVIDIA's scripts set) makes matrix products library calls, which are
@@ -146,17 +146,17 @@ def no_autotuning(evidence: Evidence) -> Iterator[Found]:
 
 
 def unknown_trips(evidence: Evidence) -> Iterator[Found]:
-    """How often a loop turns cannot be read from the module.
+    """The number of iterations of a loop cannot be read from the module.
 
     What it finds
         A loop on the way to a transfer whose trip count is data, or whose counter is not followed. It is counted as one
-        turn.
+        iteration.
     Why it matters
-        Bytes and times of what is inside are too low by the number of turns.
+        Bytes and times of what is inside are too low by the number of iterations.
     What to do
         Make the trip count static (`lax.scan` or `fori_loop` with Python integers), or measure a run.
     When the advice does not hold
-        The loop turns once.
+        The loop has one iteration.
     Example
         jax.lax.while_loop with a condition on data
     References
@@ -169,8 +169,8 @@ def unknown_trips(evidence: Evidence) -> Iterator[Found]:
     if inside:
         numbers = tuple(t.id for t in inside)
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} counted once, though in a loop of "
-            "unknown turns",
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} counted once, though in a loop "
+            "with an unknown number of iterations",
             remedy="make the trip count static, or measure a run",
             transfers=numbers,
             evidence={"loops": len(loops), "transfers": len(numbers)},

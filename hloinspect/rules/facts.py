@@ -1,59 +1,46 @@
-"""What rules look at: the report, what it was made from, and a few facts on the program that several rules share.
+"""Facts for the rules: the report, its sources, and properties of the program that several rules share.
 
-Facts are worked out when first asked for and kept, in one pass over a computation, never one a transfer: a step of 126
-unrolled layers has a thousand transfers in one computation of a hundred thousand instructions.
+Facts are computed when they are first needed, and kept. They take one pass over a computation, never one for each
+transfer: a step of 126 unrolled layers has a thousand transfers in one computation of a hundred thousand instructions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from hloinspect.compile.versions import comparable, o1_pipelines
 from hloinspect.offload.mechanism import UNKNOWN
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
 from hloinspect.offload.slices import Slices
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
+from hloinspect.rules.facts_buffers import sends_constant, transfers_by_buffer
+from hloinspect.rules.facts_flags import compiled_version, flag_value, optimization_level, pipelining_setting
+from hloinspect.rules.facts_loops import (
+    LoopInfo,
+    innermost_loops,
+    is_peeled,
+    loop_kernels_ms,
+    places_of_loops,
+    work_counts,
+)
+from hloinspect.rules.facts_uses import first_uses, is_stack_of_loop
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
-    from hloinspect.hlo.model import Computation, Module
+    from hloinspect.hlo.model import Module
     from hloinspect.placements.requested import Requested
     from hloinspect.predict.prediction import Prediction
     from hloinspect.predict.scenario import Scenario
 
-PIPELINED_FLAG = "xla_gpu_enable_pipelined_host_offloading"
-LEVEL = "optimization_level"
-MEMORY_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (gpu_hlo_schedule.cc, GetSchedulerMemoryLimit:
-80 % of the device's memory, then the slop factor)."""
-
-_FREE = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "constant", "after-all", "opt-barrier"})
-_PASSES_ON = frozenset({"get-tuple-element", "tuple", "bitcast", "copy", "opt-barrier", "optimization-barrier"})
-_MAX_HOPS = 6
-_COLLECTIVES = tuple(
-    kind + end
-    for kind in ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
-    for end in ("", "-start")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LoopInfo:
-    """The innermost loop around a computation: the while's name, the computation that it stands in, and its turns."""
-
-    name: str
-    computation: str
-    trips: int
-
 
 @dataclass(frozen=True)
 class Facts:
-    """One report with what it was made from. ``offload`` and what follows is None where the input does not give it."""
+    """One report with its sources. ``offload`` and the fields after it are None where the input does not give them."""
 
     report: Report
     offload: Offload | None = None
@@ -66,51 +53,52 @@ class Facts:
 
     @cached_property
     def infos(self) -> Mapping[int, TransferInfo]:
-        """The report's transfers by id."""
+        """Return the report's transfers by id."""
         return {transfer.id: transfer for transfer in self.report.transfers}
 
     @cached_property
     def transfers(self) -> Mapping[int, Transfer]:
-        """The program's transfers by id."""
+        """Return the program's transfers by id."""
         return {transfer.id: transfer for transfer in (self.offload.transfers if self.offload else ())}
 
     @property
     def step(self) -> PredictedStep | None:
-        """The predicted step."""
+        """Return the predicted step."""
         return self.report.step.predicted
 
     @property
     def is_gpu(self) -> bool:
-        """Whether the module is one of XLA:GPU."""
+        """Return whether the module is one of XLA:GPU."""
         return self.report.module.platform == "gpu"
 
     def predicted(self, number: int) -> PredictedTransfer | None:
-        """The prediction for one transfer."""
+        """Return the prediction for one transfer."""
         return self.infos[number].predicted
 
     @property
     def is_measured(self) -> bool:
-        """Whether waits are those of a trace."""
+        """Return whether waits are those of a trace."""
         return self.report.step.measured is not None
 
     @property
     def step_ms(self) -> float | None:
-        """The step's time, measured where it was, else predicted."""
+        """Return the step's time in ms, measured if it was, else predicted."""
         found = self.report.step.measured or self.step
         return found.time_ms if found is not None else None
 
     def wait_of(self, number: int) -> float:
-        """What one transfer makes the device wait, in ms a step: measured where it was, else predicted, else 0."""
+        """Return the wait of the device for one transfer, in ms a step: measured if it was, else predicted, else 0."""
         info = self.infos[number]
         found = info.measured or info.predicted
         return found.wait_ms if found is not None else 0.0
 
     def wait_ms(self, numbers: Iterable[int]) -> float | None:
-        """What these transfers make the device wait, in ms a step; None without a prediction and a measurement."""
+        """Return the wait of the device for these transfers, in ms a step, or None without a prediction and a
+        measurement."""
         return None if self.step_ms is None else sum(self.wait_of(number) for number in numbers)
 
     def costliest_first(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        """The same ids, those first that wait the longest, then those that move the most."""
+        """Return the ids, first those that wait the longest, then those that move the most."""
 
         def key(number: int) -> tuple[float, int, int]:
             return (-self.wait_of(number), -self.infos[number].bytes_per_step, number)
@@ -118,79 +106,72 @@ class Facts:
         return tuple(sorted(numbers, key=key))
 
     def source_of(self, number: int) -> SourceInfo | None:
-        """The user's line of a transfer."""
+        """Return the user's line of a transfer."""
         return self.infos[number].source
 
     def has_flag(self, name: str) -> str | None:
-        """The value that the program was compiled with, or None where it was not given or flags are not known."""
-        for flag in self.report.program.flags or ():
-            key, _, value = flag.lstrip("-").partition("=")
-            if key == name:
-                return value or "true"
-        return None
+        """Return the value that the program was compiled with, or None where it was not given or flags are not
+        known."""
+        return flag_value(self.report.program, name)
 
     @cached_property
     def jax_version(self) -> tuple[int, ...] | None:
-        """(0, 12, 0) where the program's jax is known: the older of jax and jaxlib, since XLA comes with jaxlib."""
-        program = self.report.program
-        return min(
-            (found for text in (program.jax, program.jaxlib) if text and (found := comparable(text))), default=None
-        )
+        """Return a version like (0, 12, 0) where the program's jax is known.
+
+        It is the older of jax and jaxlib, since XLA comes with jaxlib.
+        """
+        return compiled_version(self.report.program)
 
     # --- the program
 
     @property
     def program(self) -> Program:
-        """The program; only for rules that need the module."""
+        """Return the program. Only rules that need the module may use it."""
         assert self.offload is not None
         return self.offload.program
 
     @property
     def module(self) -> Module:
-        """The module; only for rules that need it."""
+        """Return the module. Only rules that need it may use it."""
         return self.program.module
 
     @cached_property
     def loops(self) -> Mapping[str, LoopInfo]:
-        """For each computation inside a loop the innermost one, through calls."""
-        found: dict[str, LoopInfo] = {}
-        for site in self.program.call_sites:  # callers come before callees
-            call = self.module.computations[site.caller].instruction(site.index)
-            if call.opcode == "while":
-                found[site.callee] = LoopInfo(call.name, site.caller, site.times)
-            elif site.caller in found:
-                found[site.callee] = found[site.caller]
-        return found
+        """Return the innermost loop of each computation inside a loop, through calls."""
+        return innermost_loops(self.program)
 
     def iterations(self, number: int) -> int:
-        """Turns of the innermost loop around a transfer; 1 outside of loops."""
+        """Return the iterations of the innermost loop around a transfer, 1 outside of loops."""
         loop = self.loops.get(self.transfers[number].computation)
         return loop.trips if loop else 1
 
     @cached_property
     def without_marker(self) -> tuple[int, ...]:
-        """Return the transfers of which the text has lost what they run as, and with it from where a copy takes its
-        address: ``as_text()`` of jax 0.8 to 0.10.1."""
+        """Return the transfers for which the text does not say whether they are copies or kernels.
+
+        Then it does not say either where a copy takes its address: ``as_text()`` of jax 0.8 to 0.10.1.
+        """
         return tuple(t.id for t in self.transfers.values() if t.mechanism == UNKNOWN)
 
     @cached_property
     def remat_barriers(self) -> frozenset[str]:
-        """Computations with a rematerialization barrier, of those in which a copy back is waited for."""
+        """Return the computations with a rematerialization barrier, of those in which a copy back is waited for."""
         from hloinspect.predict.reasons import has_remat_barrier
 
         waiting = {t.done_computation for t in self.transfers.values() if t.direction == H2D and t.done_computation}
         return frozenset(name for name in waiting if has_remat_barrier(self.module.computations[name]))
 
     def is_checkpointed(self, computation: str) -> bool:
-        """Whether a computation has work of ``jax.checkpoint``, by JAX's names."""
+        """Return whether a computation has work of ``jax.checkpoint``, by JAX's names."""
         body = self.module.computations[computation]
         return any("checkpoint" in body.instruction(place).metadata.op_name for place in body.mentioning("checkpoint"))
 
     def work_between(self, computation: str, start: int, end: int) -> int:
-        """Kernels, library calls and loops that are scheduled strictly between two places of a computation."""
+        """Count the kernels, library calls and loops that are scheduled strictly between two places of a
+        computation."""
         counts = self._work.get(computation)
         if counts is None:
-            counts = self._work[computation] = _work_counts(self.module.computations[computation])
+            counts = self._work[computation] = work_counts(self.module.computations[computation])
         return counts[end] - counts[start + 1] if end > start else 0
 
     @cached_property
@@ -198,7 +179,8 @@ class Facts:
         return {}
 
     def window_work(self, number: int) -> int | None:
-        """Work between a transfer's start and its done; None where they are not in one computation."""
+        """Count the work between a transfer's start and its done, or return None where they are not in one
+        computation."""
         transfer = self.transfers[number]
         if transfer.done_index is None or transfer.done_computation != transfer.computation:
             return None
@@ -206,50 +188,29 @@ class Facts:
 
     @cached_property
     def first_uses(self) -> Mapping[int, int | None]:
-        """For each copy back whose done is known the place of the first instruction that works with it, in the done's
-        computation, through bitcasts and tuples; None where nothing there does but the root hands it on."""
-        by_computation: dict[str, dict[str, set[int]]] = {}
-        for transfer in self.transfers.values():
-            if transfer.direction == H2D and transfer.done is not None and transfer.done_computation is not None:
-                by_computation.setdefault(transfer.done_computation, {})[transfer.done] = {transfer.id}
-        found: dict[int, int | None] = {}
-        for name, dones in by_computation.items():
-            found.update(_first_uses(self.module.computations[name], dones))
-        return found
+        """Return the place of the first instruction that works with each copy back whose done is known.
+
+        The place is one in the computation of the done, found through bitcasts and tuples. It is None where nothing
+        there uses the value and the root hands it on.
+        """
+        return first_uses(self.module, self.transfers.values())
 
     @cached_property
     def loop_places(self) -> Mapping[str, tuple[int, ...]]:
-        """For each computation with loops the places of its whiles."""
-        found: dict[str, dict[int, None]] = {}
-        for site in self.program.call_sites:
-            if self.module.computations[site.caller].instruction(site.index).opcode == "while":
-                found.setdefault(site.caller, {})[site.index] = None
-        return {name: tuple(places) for name, places in found.items()}
+        """Return the places of the whiles of each computation with loops."""
+        return places_of_loops(self.program)
 
     def feeds_loop_of_layers(self, transfer: Transfer) -> bool:
-        """Whether a copy back outside of loops has a leading dimension of as many layers as the first loop that uses it
-        has turns."""
-        shape, use = transfer.tensor.shape, self.first_uses.get(transfer.id)
-        if (
-            transfer.direction != H2D
-            or len(shape) < 2
-            or shape[0] < 2
-            or use is None
-            or self.iterations(transfer.id) > 1
-        ):
-            return False
-        computation = self.module.computations[transfer.done_computation or ""]
-        if computation.instruction(use).opcode != "while":
-            return False
-        return any(
-            site.times == shape[0]
-            for site in self.program.call_sites
-            if (site.caller, site.index) == (computation.name, use)
-        )
+        """Return whether a copy back outside of loops is a stack of as many layers as its first loop has iterations.
+
+        The layers are its leading dimension, and that loop is the first to use it.
+        """
+        use = self.first_uses.get(transfer.id)
+        return self.iterations(transfer.id) <= 1 and is_stack_of_loop(self.program, transfer, use)
 
     @cached_property
     def bodies_that_send(self) -> Mapping[str, tuple[int, ...]]:
-        """Loop bodies with copies to the host that come back in the step, and those copies."""
+        """Return the loop bodies with copies to the host that come back in the step, and those copies."""
         found: dict[str, list[int]] = {}
         for transfer in self.transfers.values():
             if transfer.direction == D2H and transfer.round_trip is not None and self.iterations(transfer.id) > 1:
@@ -257,53 +218,30 @@ class Facts:
         return {name: tuple(numbers) for name, numbers in found.items()}
 
     def forward_ms(self, body: str, target: Target, scenario: Scenario) -> float | None:
-        """What the kernels of a loop's body take in all its turns, in ms; None where it has more than kernels in it
-        (collectives, loops, calls)."""
-        from hloinspect.hlo.access import is_free
-        from hloinspect.predict.cost import cost_of
+        """Return the time of the kernels of a loop's body in all its iterations, in ms.
 
-        computation, total = self.module.computations[body], 0.0
-        if computation.ending_in(*_COLLECTIVES) or body in {site.caller for site in self.program.call_sites}:
-            return None
-        for instruction in computation:
-            ends = instruction.start_of or instruction.done_of or instruction.opcode.endswith("-update")
-            if not ends and not is_free(instruction):
-                total += cost_of(self.module, computation, instruction).time_ps(target, scenario)
-        return total * self.program.executions[body] / 1e9
+        Return None where the body has more than kernels in it (collectives, loops, calls).
+        """
+        return loop_kernels_ms(self.program, body, target, scenario)
 
     def is_never_read(self, transfer: Transfer) -> bool:
-        """Whether nothing in the step reads what a copy to the host has sent, as far as all that talks to the host is
-        followed. (A slot that nothing reads of a stack that is read otherwise is the compiler's doing: it hands the
-        values of a peeled iteration over on the device, and no policy changes that.)"""
+        """Return whether nothing in the step reads what a copy to the host has sent.
+
+        It is false where the offload could not be followed completely. (A slot that nothing reads, of a stack with
+        other readers, comes from the compiler: it keeps the values of a peeled iteration on the device, and no policy
+        changes that.)
+        """
         if transfer.outcome != NEVER_READ or (self.offload is not None and self.offload.unfollowed):
             return False
         return transfer.buffer is None or not self.by_buffer[transfer.buffer][1]
 
     def sends_constant(self, transfer: Transfer) -> bool:
-        """Whether what a copy to the host sends is the broadcast of a constant, made outside of loops."""
-        computation = self.module.computations[transfer.computation]
-        operands = computation.instruction(transfer.start_index).operands
-        if transfer.direction != D2H or not operands or transfer.loop_depth:
-            return False
-        made, _ = self.module.resolve(computation, operands[0])
-        for _hop in range(_MAX_HOPS):
-            if made is None or made.opcode not in ("bitcast", "copy", "reshape") or not made.operands:
-                break
-            made, _ = self.module.resolve(computation, made.operands[0])
-        if made is None:
-            return False
-        if made.opcode == "fusion":
-            body = self.module.computations.get(next(iter(made.called.get("calls", ())), ""))
-            return body is not None and {inner.opcode for inner in body} <= {
-                "broadcast",
-                "constant",
-                "bitcast",
-                "parameter",
-            }
-        return made.opcode == "broadcast"
+        """Return whether a copy to the host sends the broadcast of a constant, made outside of loops."""
+        return sends_constant(self.module, transfer)
 
     def is_carried(self, number: int) -> bool:
-        """Whether a copy back inside a loop is only handed on to the next turn: it was issued one turn ahead."""
+        """Return whether a copy back inside a loop is only handed on to the next iteration: it was issued one iteration
+        ahead."""
         return (
             number in self.first_uses
             and self.first_uses[number] is None
@@ -312,96 +250,37 @@ class Facts:
 
     @property
     def optimization_level(self) -> int:
-        """XLA's optimization level that the program was compiled with: a flag, or JAX's configuration; 0 where none is
-        known."""
-        configuration = self.report.program.configuration
-        given = self.has_flag(LEVEL) or (configuration.compile_options.get(LEVEL) if configuration else None) or ""
-        level = given.upper().removeprefix("EFFORT_").removeprefix("O")
-        return int(level) if level.isdecimal() else 0
+        """Return XLA's optimization level that the program was compiled with: a flag, or JAX's configuration, or 0 if
+        unknown."""
+        return optimization_level(self.report.program)
 
     @property
     def pipelined_by(self) -> str:
-        """What the program was compiled with that has XLA pipeline its host transfers, in words; "" where nothing is
-        known to. O1 does so in some versions only."""
-        if (self.has_flag(PIPELINED_FLAG) or "").lower() in ("true", "1"):
-            return f"--{PIPELINED_FLAG}"
-        version = self.jax_version
-        if self.optimization_level < 1 or (version is not None and not o1_pipelines(version)):
-            return ""
-        return f"optimization level O{self.optimization_level}"
+        """Return the setting that makes XLA pipeline the program's host transfers, in words, or "" where none is known.
+
+        O1 does so in some versions only.
+        """
+        return pipelining_setting(self.report.program)
 
     @cached_property
     def is_pipelined(self) -> bool:
-        """Whether XLA carries some host transfer from one turn of a loop to the next, or was to do so."""
+        """Return whether XLA carries some host transfer from one iteration of a loop to the next, or was configured
+        to."""
         if self.pipelined_by:
             return True
         if any(self.is_carried(t.id) for t in self.transfers.values() if t.direction == H2D):
             return True
-        return any(self._is_peeled(written) for written, _ in self.by_buffer.values())
-
-    def _is_peeled(self, written: Sequence[Transfer]) -> bool:
-        """Return whether, of the writers of one buffer, one iteration's is peeled out of the loop by pipelining: behind
-        the loop. Double buffering peels the first of an odd number of iterations, in front of a loop with two writers
-        in its body."""
-        looping = [self.loops[t.computation] for t in written if self.iterations(t.id) > 1]
-        outside = [t for t in written if self.iterations(t.id) <= 1]
-        if not looping or not outside:
-            return False
-        if len(set(looping)) == len(looping):
-            return True
-        places = [(loop.computation, self.module.computations[loop.computation].find(loop.name)) for loop in looping]
-        return any(
-            found is not None and found.index < t.start_index
-            for t in outside
-            for computation, found in places
-            if computation == t.computation
-        )
+        return any(is_peeled(self.program, self.loops, written) for written, _ in self.by_buffer.values())
 
     @cached_property
     def at_memory_limit(self) -> bool:
-        """Whether the step needs as much device memory as XLA's scheduler lets it have, or nearly."""
+        """Return whether the step needs all the device memory that XLA's scheduler allows it, or nearly."""
         memory = self.report.memory
         if memory.device_bytes is None or memory.device_limit_bytes is None:
             return False
-        return memory.device_bytes >= MEMORY_SHARE * memory.device_limit_bytes
+        return memory.device_bytes >= SCHEDULER_MEMORY_SHARE * memory.device_limit_bytes
 
     @cached_property
     def by_buffer(self) -> Mapping[object, tuple[tuple[Transfer, ...], tuple[Transfer, ...]]]:
-        """For each host buffer the transfers that write it and those that fetch from it."""
-        found: dict[object, tuple[list[Transfer], list[Transfer]]] = {}
-        for transfer in self.transfers.values():
-            if transfer.buffer is not None:
-                found.setdefault(transfer.buffer, ([], []))[0 if transfer.direction == D2H else 1].append(transfer)
-        return {buffer: (tuple(written), tuple(fetched)) for buffer, (written, fetched) in found.items()}
-
-
-def _work_counts(computation: Computation) -> list[int]:
-    """How much work stands in front of each place."""
-    counts = [0]
-    for opcode, _ in computation.outline():
-        works = opcode not in _FREE and not opcode.endswith(("-start", "-done", "-update"))
-        counts.append(counts[-1] + works)
-    return counts
-
-
-def _first_uses(computation: Computation, dones: Mapping[str, set[int]]) -> dict[int, int | None]:
-    found: dict[int, int | None] = {number: None for numbers in dones.values() for number in numbers}
-    carrying: dict[str, set[int]] = dict(dones)
-    for _hop in range(_MAX_HOPS):
-        following: dict[str, set[int]] = {}
-        for index in computation.users_of(carrying):
-            user = computation.instruction(index)
-            numbers = {n for operand in user.operands for n in carrying.get(operand.name, ())}
-            if not numbers or user.name in carrying:
-                continue
-            if user.opcode in _PASSES_ON:
-                if not user.is_root:
-                    following.setdefault(user.name, set()).update(numbers)
-                continue
-            for number in numbers:
-                before = found[number]
-                found[number] = index if before is None else min(before, index)
-        if not following:
-            break
-        carrying = following
-    return found
+        """Return for each host buffer the transfers that write it and those that fetch from it."""
+        return transfers_by_buffer(self.transfers.values())

@@ -1,4 +1,4 @@
-"""HLO108, HLO115 and HLO407 to HLO411: what only a trace of a run can tell."""
+"""Rules HLO108, HLO115 and HLO407 to HLO411: facts that only a trace of a run shows."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MEASURED, TARGET, TRACE, WARNING, Found, Rule
-from hloinspect.rules.words import described
+from hloinspect.rules.words import transfers_text
 from hloinspect.units import time_text
 
 SLOW_SHARE = 0.7
-"""A copy alone on the link below this share of the target's rate is slow."""
+"""The share of the target's rate below which a copy alone on the link is slow."""
 
 LARGE_BYTES = 16 << 20
-"""Smaller copies do not reach a link's rate, and say nothing of it."""
+"""The size from which on copies reach a link's rate. Smaller ones say nothing of it."""
 
 LATE_HOST_SHARE = 0.01
 SET_ASIDE_SHARE = 0.2
@@ -24,14 +24,14 @@ def slow_link(evidence: Evidence) -> Iterator[Found]:
 
     What it finds
         Copies of 16 MiB or more that reached less than 70 % of the target's rate for their direction, at times when the
-        other direction was quiet.
+        other direction was idle.
     Why it matters
         Every prediction for this target is too hopeful, and the machine is not what it should be.
     What to do
         In this order: is the process bound to the CPUs and memory beside its GPU (`numactl --cpunodebind`,
         `--membind`)? Is the memory pinned (a trace says `pageable` where it is not)? Does the slot have its lanes
-        (`nvidia-smi -q`, Link Width)? Do other devices of the host copy at the same time? Then take the machine as it
-        is: `hloinspect calibrate` makes a target of its trace.
+        (`nvidia-smi -q`, Link Width)? Do other devices of the host copy at the same time? If all of this is right,
+        accept the rate: `hloinspect calibrate` makes a target of its trace.
     When the advice does not hold
         The devices of one host share its memory, and together they reach less than each alone. The target's rate is the
         published one of another machine: see `hloinspect targets NAME`.
@@ -61,9 +61,9 @@ def slow_link(evidence: Evidence) -> Iterator[Found]:
     reached = share * rates[worst.direction]
     way = "to the host" if worst.direction == "d2h" else "from the host"
     yield Found(
-        message=f"{described(evidence, numbers)} reached {reached:.3g} GB/s {way} with nothing else on the link; "
+        message=f"{transfers_text(evidence, numbers)} reached {reached:.3g} GB/s {way} with nothing else on the link; "
         f"{target.name} has {rates[worst.direction]:.3g}",
-        remedy="bind each process to the CPUs and memory beside its device, look at pinned memory and the link's "
+        remedy="bind each process to the CPUs and memory beside its device, check pinned memory and the link's "
         "width; then `hloinspect calibrate` for this machine's own figures",
         transfers=numbers,
         evidence={"gbps": reached, "target_gbps": rates[worst.direction], "transfers": len(numbers)},
@@ -77,7 +77,7 @@ def host_was_late(evidence: Evidence) -> Iterator[Found]:
         On GPU, idle time before operations that the host launched only after the transfer they wait for had ended:
         more than 1 % of the step.
     Why it matters
-        This time looks like a stall of the transfer and is none: no change to the offload wins it back.
+        This time looks like a stall of the transfer but is none: no change to the offload saves it.
     What to do
         Fewer and larger kernels, command buffers (CUDA graphs), no work of Python between steps, no reading of results
         in every step (`float(loss)` waits).
@@ -107,11 +107,11 @@ def steps_set_aside(evidence: Evidence) -> Iterator[Found]:
         A fifth or more of the steps set aside: dropped or unpaired events, rates above what the hardware can do, clocks
         that jumped.
     Why it matters
-        Figures rest on the rest of the steps. If what went wrong has to do with what is measured, they mislead.
+        Figures come from the other steps. If the cause is related to what is measured, they mislead.
     What to do
         Trace again, and fewer steps at a time: profilers drop events when their buffers are full.
     When the advice does not hold
-        The steps that are left are many and alike: look at their spread.
+        Many steps are left and they agree: check their spread.
     Example
         tpu_v6e_host_offload of the corpus: of 400 steps of four devices 244 are set aside, and the rest agree to 0.1 %.
     References
@@ -137,9 +137,9 @@ def hidden_in_command_buffers(evidence: Evidence) -> Iterator[Found]:
     What it finds
         Events of the trace that name a command buffer instead of an instruction.
     Why it matters
-        Totals hold, but waits and copies inside cannot be put down to a transfer or a line.
+        Totals hold, but waits and copies inside cannot be assigned to a transfer or a line.
     What to do
-        Profile with `XLA_FLAGS=--xla_gpu_enable_command_buffer=` (nothing behind the sign), which turns them off.
+        Profile with `XLA_FLAGS=--xla_gpu_enable_command_buffer=` (nothing after the last `=`), which turns them off.
     When the advice does not hold
         Without command buffers the host launches every kernel, and small steps get slower: compare totals only with
         them on.
@@ -159,15 +159,15 @@ def hidden_in_command_buffers(evidence: Evidence) -> Iterator[Found]:
 
 
 def rocm_without_copies(evidence: Evidence) -> Iterator[Found]:
-    """A ROCm trace does not tell which copies ran when.
+    """A ROCm trace does not show which copies ran when.
 
     What it finds
-        A trace of an AMD GPU. Its profilers name every copy alike (jax up to 0.7) or leave the device's copies out (0.8
-        to 0.10).
+        A trace of an AMD GPU. Its profilers give every copy the same name (jax up to 0.7) or leave the device's copies
+        out (0.8 to 0.10).
     Why it matters
         No transfer has a measured time, and no verdict is possible.
     What to do
-        Judge the module instead (`hloinspect inspect`), or measure on another platform.
+        Inspect the module instead (`hloinspect inspect`), or measure on another platform.
     When the advice does not hold
         A later ROCm plugin that records copies; traces of one are welcome.
     Example
@@ -177,7 +177,7 @@ def rocm_without_copies(evidence: Evidence) -> Iterator[Found]:
     """
     if _is_rocm(evidence):
         yield Found(
-            message="the trace is one of ROCm, which does not tell copies between device and host",
+            message="the trace is one of ROCm, which does not show copies between device and host",
             remedy="`hloinspect inspect` on the module, or a trace of another platform",
         )
 
@@ -195,11 +195,11 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
         A trace from which no step time follows: shorter than one step, without events of the device, or without the
         program's name on them.
     Why it matters
-        Nothing is measured, so nothing is said to be fine.
+        Nothing is measured, so nothing is known to be right.
     What to do
-        Trace ten steps in a row, behind the warm-up, on the accelerator, in the process that drives it.
+        Trace ten steps in a row, after the warm-up, on the accelerator, in the process that drives it.
     When the advice does not hold
-        The trace is of something else than a training step.
+        The trace does not contain a training step.
     Example
         jax.profiler.trace around a single call, the compilation included
     References
@@ -209,7 +209,7 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
     if report.trace is not None and report.step.measured is None and not _is_rocm(evidence):
         yield Found(
             message="no complete step of the program is in the trace, so nothing is measured",
-            remedy="trace ten steps in a row, behind the warm-up, with jax.profiler.trace",
+            remedy="trace ten steps in a row, after the warm-up, with jax.profiler.trace",
         )
 
 
@@ -223,7 +223,7 @@ def other_program(evidence: Evidence) -> Iterator[Found]:
     What to do
         Compile and check what is run: the same jax, the same flags (`XLA_FLAGS` of the job), the same shapes and mesh.
     When the advice does not hold
-        The difference is one of autotuned kernels only: then the transfers are the same, and the report says so.
+        Only autotuned kernels differ: then the transfers are the same, and the report says so.
     Example
         hloinspect trace run/ --expect step-gb200/
     References

@@ -1,5 +1,4 @@
-"""HLO201, HLO202, HLO203 and HLO209: offload that does not free the device memory it should, and a step that does not
-fit."""
+"""Rules HLO201, HLO202, HLO203 and HLO209: offload that does not free device memory, and a step that does not fit."""
 
 from __future__ import annotations
 
@@ -8,37 +7,38 @@ from collections.abc import Iterator
 
 from hloinspect.offload.roundtrips import ARGUMENT
 from hloinspect.offload.transfers import D2H, H2D, Transfer
-from hloinspect.rules.advice import ALLOCATOR_SHARE, allocator_limit_bytes, fits_with, scanning
+from hloinspect.rules.advice import allocator_limit_bytes, fits_with, scanning
 from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.causes import EARLY
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, SCHEDULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from hloinspect.units import bytes_text, bytes_texts
 
 LATE_SHARE = 1 / 3
-"""Share of the bytes sent that must start late before the rule speaks: the last layers always do."""
+"""The share of the bytes sent that must start late for a finding: the last layers always do."""
 
 
 def late_d2h(evidence: Evidence) -> Iterator[Found]:
-    """Copies to the host start so late that the device buffer lives on.
+    """Copies to the host start so late that the device buffer stays allocated.
 
     What it finds
         At least two copies to the host, and a third of the bytes, that start only when the backward pass has begun:
-        their sources fill device memory just when the offload was to free it.
+        their sources fill device memory at the moment at which the offload should have freed it.
     Why it matters
-        The bytes cross the link both ways and next to nothing is saved: the peak of memory is at the end of the forward
-        pass. A step that was planned by its offload runs out of memory, or needs as much as without.
+        The bytes cross the link both ways and almost nothing is saved: the peak of memory is at the end of the forward
+        pass. A step that was planned with its offload runs out of memory, or needs as much as without it.
     What to do
-        Scan the layers (`scan_layers=true` in MaxText) instead of unrolling them: a loop's turn ends with its copies.
-        Not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). If they must stay unrolled, the
-        latency-hiding scheduler is what delays the copies: `--xla_gpu_enable_latency_hiding_scheduler=false` with
-        `--xla_gpu_enable_analytical_sol_latency_estimator=false` frees the memory, but exposes every copy (HLO111);
-        a smaller `--xla_gpu_memory_limit_slop_factor` frees some of it.
+        Scan the layers (`scan_layers=true` in MaxText) instead of unrolling them: an iteration of a loop ends with its
+        copies. Not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). If they must stay unrolled,
+        the latency-hiding scheduler is what delays the copies: `--xla_gpu_enable_latency_hiding_scheduler=false` with
+        `--xla_gpu_enable_analytical_sol_latency_estimator=false` frees the memory, but exposes every copy (HLO111); a
+        smaller `--xla_gpu_memory_limit_slop_factor` frees some of it.
     When the advice does not hold
-        Memory is not what the step is short of: then the late copies do no harm but their traffic; do not offload.
-        (The finding says so only where the step fits with what the copies in time have freed.)
-        For the last layer of a model a late copy is right, and for it the offload is useless anyway.
+        The step has enough memory: then the late copies cost only their traffic; do not offload. (The finding says so
+        only where the step fits with what the copies in time have freed.) For the last layer of a model a late copy is
+        right, but there the offload is useless.
     Example
         llama405b_unroll126_cudnn of the corpus: 500 of 504 copies start in the backward pass: 122.8 GiB of device
         memory for temporaries instead of 39.3 scanned.
@@ -80,12 +80,12 @@ def fetched_early(evidence: Evidence) -> Iterator[Found]:
     """Tensors are fetched from the host long before they are used.
 
     What it finds
-        A copy back that the device waits for although more work stands between its done and the first use of the value
-        than in its window; or an argument in host memory whose copy ends before a whole loop of the step that does not
-        use it.
+        A copy back that the device waits for although more work stands between its `-done` and the first use of the
+        value than in its window; or an argument in host memory whose copy ends before a whole loop of the step that
+        does not use it.
     Why it matters
-        The value occupies device memory all that time, which is what keeping it on the host was to avoid. And where the
-        step begins with the copies, it waits for bytes that it needs last.
+        The value occupies device memory all that time, which the offload should avoid. And a step that begins with the
+        copies waits for bytes that it needs last.
     What to do
         Tie the fetch to what comes before its use. For optimizer state: call `jax.device_put(state, device)` in the
         update, on values that depend on the gradients (`jax.lax.optimization_barrier((state, grads))` on the host side
@@ -107,8 +107,8 @@ def fetched_early(evidence: Evidence) -> Iterator[Found]:
     size = sum(evidence.infos[number].bytes for number in numbers)
     cost = evidence.wait_ms(waiting) if waiting else None
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched long before the first use and "
-        f"{verb(numbers, 'occupies', 'occupy')} {bytes_text(size)} of device memory until then"
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched long before the first use "
+        f"and {verb(numbers, 'occupies', 'occupy')} {bytes_text(size)} of device memory until then"
         f"{waits(evidence, waiting) if waiting else ''}",
         remedy="fetch where the value is used: call jax.device_put on values that depend on what comes before "
         "(jax.lax.optimization_barrier ties them)",
@@ -120,7 +120,7 @@ def fetched_early(evidence: Evidence) -> Iterator[Found]:
 
 
 def _idles_through_a_loop(evidence: Evidence, transfer: Transfer) -> bool:
-    """Whether a whole loop runs between the done of a fetched argument and its first use."""
+    """Return whether a whole loop runs between the done of a fetched argument and its first use."""
     use, done = evidence.first_uses.get(transfer.id), transfer.done_index
     if transfer.direction != H2D or transfer.outcome != ARGUMENT or use is None or done is None:
         return False
@@ -128,18 +128,18 @@ def _idles_through_a_loop(evidence: Evidence, transfer: Transfer) -> bool:
 
 
 def whole_stack(evidence: Evidence) -> Iterator[Found]:
-    """A whole stack of parameters is fetched at once, and a loop uses one layer of it a turn.
+    """A whole stack of parameters is fetched at once, and a loop uses one layer of it in each iteration.
 
     What it finds
-        A copy back of an array with a leading dimension of L that is carried into a loop of L turns, outside of which
-        nothing else works with it: the loop slices a layer out in every turn.
+        A copy back of an array with a leading dimension of L that is carried into a loop of L iterations. Nothing
+        outside of the loop uses it: the loop slices a layer out in every iteration.
     Why it matters
         All layers occupy device memory from the start, so keeping them on the host saves nothing while the step runs;
         and the first layer waits for the last one's bytes.
     What to do
-        Fetch one layer a turn: pass the stack to `jax.lax.scan` in host memory and call `jax.device_put` on the layer
-        inside the body. In flax and MaxText: `parameter_memory_host_offload` with scanned layers. Not with jax 0.10.2
-        or 0.11.0, which read wrong slices in the backward pass of a scan (HLO301).
+        Fetch one layer in each iteration: pass the stack to `jax.lax.scan` in host memory and call `jax.device_put` on
+        the layer inside the body. In flax and MaxText: `parameter_memory_host_offload` with scanned layers. Not with
+        jax 0.10.2 or 0.11.0, which read wrong slices in the backward pass of a scan (HLO301).
     When the advice does not hold
         The stack is small, or is used by several loops: then one fetch is cheaper than several.
     Example
@@ -154,9 +154,9 @@ def whole_stack(evidence: Evidence) -> Iterator[Found]:
     first = evidence.infos[numbers[0]]
     layer = first.bytes // max(1, first.tensor.shape[0])
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of layers, "
-        f"fetched at once: {bytes_text(size)} on the device, of which a turn needs {bytes_text(layer)} of the largest"
-        f"{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is a whole stack', 'are whole stacks')} of "
+        f"layers, fetched at once: {bytes_text(size)} on the device, of which an iteration needs "
+        f"{bytes_text(layer)} of the largest{waits(evidence, numbers)}",
         remedy=scanning(
             evidence, "scan over the stack in host memory, and call jax.device_put on the layer inside the body"
         ),
@@ -174,9 +174,9 @@ def device_full(evidence: Evidence) -> Iterator[Found]:
         Device memory of the step (arguments, temporaries and results) above what the target's device has: an error. On
         GPU, above what XLA's allocator hands out by default, and below that: a warning.
     Why it matters
-        The step cannot run: it ends with RESOURCE_EXHAUSTED at the first call, and nothing else that is said of it
-        matters before. The allocator of a JAX process takes three quarters of the device's memory, with preallocation
-        or without, unless it is told otherwise.
+        The step cannot run: it ends with RESOURCE_EXHAUSTED at the first call, and other findings on it do not matter
+        before this one is fixed. The allocator of a JAX process takes three quarters of the device's memory, with
+        preallocation or without, unless it is configured otherwise.
     What to do
         A smaller batch, more devices or sharding, or more values computed again or offloaded; `hloinspect plan` tries
         them. `memory.peak` of the report names what fills the memory. For the warning:
@@ -224,14 +224,14 @@ def device_full(evidence: Evidence) -> Iterator[Found]:
 
 
 _MOST_FRACTION = 0.95
-"""CUDA's context and libraries need the rest of the device's memory."""
+"""The largest share of the device's memory for XLA: CUDA's context and libraries need the rest."""
 
 
 def _more_for_xla(used: int, there: int) -> str:
-    """Return the share of the device's memory that XLA is to be given, where that leaves enough for CUDA."""
+    """Return the share of the device's memory to give to XLA, where that leaves enough for CUDA."""
     share = math.ceil(100 * 1.02 * used / there) / 100
     if share > _MOST_FRACTION:
-        return "a smaller batch, more devices or sharding: next to nothing of the device is left for CUDA and NCCL"
+        return "a smaller batch, more devices or sharding: almost nothing of the device is left for CUDA and NCCL"
     return f"set XLA_PYTHON_CLIENT_MEM_FRACTION={share:.2f} (or more) for the run, or free device memory"
 
 

@@ -1,4 +1,4 @@
-"""HLO204 to HLO208: host memory that is copied, filled or held in vain."""
+"""Rules HLO204 to HLO208: host memory that is copied, filled or kept without use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hloinspect.offload.transfers import D2H, HostCopy
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import bytes_text, bytes_texts
 
 POOL_BYTES = 64 << 30
-"""Pinned host memory that one process of XLA:GPU takes at most, unless XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB says otherwise
+"""The most pinned host memory of one process of XLA:GPU, unless XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB says otherwise
 (openxla/xla pull request 20633)."""
 
 
@@ -24,12 +24,13 @@ def host_to_host(evidence: Evidence) -> Iterator[Found]:
         An instruction of the step that copies host memory to host memory and does nothing else.
     Why it matters
         The copy runs on the device's main stream, over the link and back, and host memory holds the buffer twice. In
-        most programs it is there because a stack in host memory is updated in place but was not donated.
+        most programs the reason is a stack in host memory that is updated in place but was not donated.
     What to do
         Donate the argument: `jax.jit(step, donate_argnums=...)` for the state that the step replaces, with the same
         memory kind in `out_shardings`. Then the update happens in place.
     When the advice does not hold
-        The caller needs the old buffer after the step, as for a rollback. A copy inside `compute_on` is the runtime's.
+        The caller needs the old buffer after the step, for a rollback for example. A copy inside `compute_on` is the
+        runtime's.
     Example
         gb200_host_stack_not_donated of the fixtures: copy.3 moves 4 MiB to replace 1 MiB; donated it is gone.
     References
@@ -63,10 +64,9 @@ def zeros_sent(evidence: Evidence) -> Iterator[Found]:
         The buffer on the device costs as much memory as the whole stack in host memory that it initializes, and its
         bytes cross the link for nothing.
     What to do
-        Update jax: from 0.8.0 (GPU; other cases 0.11.0) XLA allocates the stack on the host without filling it. Not to
-        0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
-        If the program makes such an array itself, make it in host memory: `jnp.zeros(shape, device=host_sharding)`
-        outside of the step.
+        Update jax: from 0.8.0 (GPU; other cases 0.11.0) XLA allocates the stack on the host without filling it. Do not
+        update to 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). If the program makes such an array
+        itself, make it in host memory: `jnp.zeros(shape, device=host_sharding)` outside of the step.
     When the advice does not hold
         The zeros are a real result, small, and copied once.
     Example
@@ -80,8 +80,8 @@ def zeros_sent(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(t.id for t in found)
     total = sum(t.bytes_per_step for t in found)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'sends', 'send')} a constant: {bytes_text(total)} a "
-        f"step, made on the device first{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'sends', 'send')} a constant: {bytes_text(total)} "
+        f"a step, made on the device first{waits(evidence, numbers)}",
         remedy=f"update jax (0.8.0 or later allocates the stack on the host{BUT_NOT}), or make the array there outside "
         "of the step",
         transfers=numbers,
@@ -97,17 +97,17 @@ def never_read(evidence: Evidence) -> Iterator[Found]:
     What it finds
         A copy to the host into a buffer that no instruction of the step reads and that is no result.
     Why it matters
-        The traffic, the host memory and whatever waits for the copy are wasted.
+        The traffic, the host memory and the waits for the copy are wasted.
     What to do
         Take the name out of the policy. Where several layers share a policy, one of them may not need the value in its
         backward pass (the last one, or one without gradients).
     When the advice does not hold
-        What reads the buffer is not followed: a callback, or an operation on the host (see what the report cannot
-        tell).
+        What reads the buffer is not followed: a callback, or an operation on the host (the report lists what it cannot
+        know).
     Example
         a name that the policy offloads although its layer's backward pass does not use it
     References
-        docs/report.md (fate).
+        docs/report.md (outcome).
     """
     unread = [t for t in evidence.transfers.values() if evidence.is_never_read(t)]
     if not unread:
@@ -115,8 +115,8 @@ def never_read(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(t.id for t in unread)
     total = sum(t.bytes_per_step for t in unread)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} sent to the host, and nothing in the "
-        f"step reads or returns {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} sent to the host, and nothing in "
+        f"the step reads or returns {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
         remedy="take the name out of the offload policy",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -135,10 +135,10 @@ def pool_too_small(evidence: Evidence) -> Iterator[Found]:
         The run ends with an out-of-memory error of the host allocator, though the machine has memory.
     What to do
         `XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB` in the environment of every process, above what is needed. It is a limit of
-        one process: with several GPUs in a process multiply by their number. Not where the host has no more memory
-        (HLO208): there offload less.
+        one process: with several GPUs in a process multiply by their number. Where the host has no more memory
+        (HLO208), offload less instead.
     When the advice does not hold
-        The limit was raised already: the module does not tell. Or host memory itself is too small (HLO208).
+        The limit was raised already: the module does not show it. Or host memory itself is too small (HLO208).
     Example
         llama405b_nv of the corpus: 66.9 GiB for each GPU; with four GPUs a process 268 GiB.
     References
@@ -163,7 +163,7 @@ def pool_too_small(evidence: Evidence) -> Iterator[Found]:
 
 
 def _gib_above(size: int) -> int:
-    """A limit in GiB with a tenth to spare."""
+    """Return a limit in GiB that is a tenth above a size in bytes."""
     return -(-int(size * 1.1) // (1 << 30))
 
 
@@ -175,9 +175,9 @@ def host_full(evidence: Evidence) -> Iterator[Found]:
     Why it matters
         Pinned memory cannot be swapped out: the run fails, or the machine does.
     What to do
-        Offload less, or recompute a part of it: names that are large and cheap to recompute first. More devices with
-        the same global batch make each one's part smaller. What is no longer offloaded and kept instead needs device
-        memory (HLO209).
+        Offload less, or recompute a part of it: first the names that are large and cheap to recompute. More devices
+        with the same global batch make each one's part smaller. What is no longer offloaded and kept instead needs
+        device memory (HLO209).
     When the advice does not hold
         Your machine has more memory than the target says: give its figures in a TOML file (docs/targets.md).
     Example

@@ -1,56 +1,43 @@
-"""A rule's page: what `hloinspect rules CODE` and docs/rules/ show, made from the docstring of its check."""
+"""Pages of rules: what `hloinspect rules CODE` and docs/rules/ show, made from the docstrings of their checks."""
 
 from __future__ import annotations
 
-import textwrap
-
 from hloinspect.rules.registry import RULES
 from hloinspect.rules.rule import Rule
+from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
 GROUPS = {"1": "time", "2": "memory", "3": "correctness", "4": "evidence"}
-_CODE_HEADING = "Example"
+CODE_HEADING = "Example"
 
 
-def group_of(rule: Rule) -> str:
-    """What a code is about: time, memory, correctness or evidence."""
+def rule_subject(rule: Rule) -> str:
+    """Return the subject of a rule: time, memory, correctness or evidence."""
     return GROUPS[rule.code[3]]
 
 
 def as_record(rule: Rule) -> dict[str, str]:
-    """The rule as `hloinspect rules --format json` lists it."""
+    """Return the rule as `hloinspect rules --format json` lists it."""
     return {"code": rule.code, "name": rule.name, "severity": rule.severity, "summary": rule.summary}
 
 
 def as_markdown(rule: Rule) -> str:
-    """The whole page of one rule."""
-    lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", _facts(rule)]
+    """Return the whole page of one rule."""
+    lines = [f"# {rule.code} {rule.name}", "", rule.summary, "", facts_text(rule)]
     for heading, text in rule.sections().items():
         lines += ["", f"## {heading}", ""]
-        lines += ["```text", text, "```"] if heading == _CODE_HEADING else [text]
+        lines += ["```text", text, "```"] if heading == CODE_HEADING else [text]
     return "\n".join(lines) + "\n"
 
 
-def as_text(rule: Rule, width: int) -> str:
-    """The page for a terminal."""
-    lines = [f"{rule.code}  {rule.name}", "", *textwrap.wrap(rule.summary, width), *textwrap.wrap(_facts(rule), width)]
-    for heading, text in rule.sections().items():
-        lines += ["", heading]
-        if heading == _CODE_HEADING:
-            lines += textwrap.indent(text, "  ").splitlines()
-        else:
-            plain = text.replace("`", "").replace("**", "")
-            lines += textwrap.wrap(plain, width, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(lines)
-
-
-def _facts(rule: Rule) -> str:
+def facts_text(rule: Rule) -> str:
+    """Return how severe a rule is, what it is about and what it needs."""
     weight = f"{rule.severity}, less where little is lost" if rule.by_cost else rule.severity
     needs = ", ".join(rule.needs) or "nothing"
-    return f"Severity: {weight}. About: {group_of(rule)}. Needs: {needs}."
+    return f"Severity: {weight}. About: {rule_subject(rule)}. Needs: {needs}."
 
 
 def index_markdown() -> str:
-    """The table of all rules, docs/rules/index.md."""
+    """Return the table of all rules, docs/rules/index.md."""
     lines = [
         "# Rules",
         "",
@@ -63,12 +50,13 @@ def index_markdown() -> str:
     return "\n".join([*lines, "", *_ABOUT.strip().splitlines(), ""])
 
 
-_ABOUT = """
+_ABOUT = f"""
 HLO1xx are about time, HLO2xx about memory, HLO3xx about correctness, HLO4xx about evidence.
 
-**Severity.** The one in the table is the most that a rule says. A rule on time says less where little is lost: below
-5 % of the step it warns, below 0.5 % it informs, and where the verdicts of all its transfers change within the range of
-the prediction it warns at most. Text shows errors and warnings, five at most; `--all` shows the rest.
+**Severity.** The table has the highest severity of each rule. A rule on time gives a lower one where little is lost: a
+warning below {100 * WARNING_COST_SHARE:g} % of the step, information below {100 * INFO_COST_SHARE:g} %, \
+and at most a warning where the verdicts of all its transfers
+change within the range of the prediction. Text shows errors and warnings, five at most; `--all` shows the rest.
 
 **Choosing.** Codes, or beginnings of codes (`HLO2`, `ALL`); the longest one that fits decides.
 
@@ -84,9 +72,9 @@ HLO110 = "info"
 This is read from the first `pyproject.toml` upward from the working directory that has a `[tool.hloinspect]`. On the
 command line `--select`, `--ignore` (replacing the file's) and `--severity CODE=LEVEL` (on top of the file's).
 
-**Missing evidence is no answer.** A rule that lacks what it needs does not run, and the report says so
+**Missing evidence is no answer.** A rule without its evidence does not run, and the report says so
 (`rules_not_run`): no finding of it means nothing then.
 
-**One cause, one finding.** Each transfer that is waited for is put down to one cause, and a rule gives one finding with
+**One cause, one finding.** Each transfer that is waited for gets one cause, and a rule gives one finding with
 the count: 500 late copies are one finding.
 """

@@ -1,4 +1,4 @@
-"""All rules, by hand: what is not here does not run."""
+"""List of all rules, written by hand: a rule that is missing here does not run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def rule_of(text: str) -> Rule:
-    """The rule of a code (in any case) or a name. Raises UsageError, with the nearest ones, where there is none."""
+    """Return the rule of a code (in any case) or a name.
+
+    Raises UsageError, with the nearest ones, where there is none.
+    """
     for rule in RULES:
         if text.upper() == rule.code or text == rule.name:
             return rule

@@ -1,4 +1,4 @@
-"""What a rule is, and what it says."""
+"""Types of a rule and of what it finds."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ TRACE: Final = "trace"
 class Found:
     """One diagnosis before it becomes a finding of the report.
 
-    ``transfers`` are the ids that it is about, the one that costs the most first. ``cost_ms`` is what they make the
-    step longer by (the sum of their waits, which are additive), ``gain_ms`` what the remedy would win back as far as
-    the prediction can say; both a step. ``severity`` replaces the rule's own, ``instruction`` and ``computation`` those
-    of the first transfer. ``evidence`` has the unit in each key.
+    ``transfers`` are the ids that it is about, the one that costs the most first. ``cost_ms`` is the time that they add
+    to the step (the sum of their waits, which are additive). ``gain_ms`` is what the remedy would save as far as the
+    prediction can say. Both are per step. ``severity`` replaces the rule's own, ``instruction`` and ``computation``
+    those of the first transfer. ``evidence`` has the unit in each key.
     """
 
     message: str
@@ -72,8 +72,9 @@ Check = Callable[["Evidence"], Iterable[Found]]
 class Rule:
     """One rule. ``code`` is stable (HLO1xx time, 2xx memory, 3xx correctness, 4xx evidence), ``name`` kebab-case.
 
-    ``severity`` is the most that it says; a rule with ``by_cost`` says less where little is lost (engine.py). ``needs``
-    is the evidence without which it cannot run. ``gap`` returns what a rule that runs could not look at for all that.
+    ``severity`` is the highest that it gives; a rule with ``by_cost`` gives a lower one where little is lost
+    (engine.py). ``needs`` is the evidence without which it cannot run. ``gap`` returns what a rule that runs could
+    still not check.
     """
 
     code: str
@@ -86,11 +87,14 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """The first line of its page."""
+        """Return the first line of the rule's page."""
         return cleandoc(self.check.__doc__ or "").partition("\n")[0]
 
     def sections(self) -> dict[str, str]:
-        """The text below each heading of its page. Raises ValueError where a heading is missing or out of order."""
+        """Return the text below each heading of the rule's page.
+
+        Raises ValueError where a heading is missing or out of order.
+        """
         found: dict[str, list[str]] = {}
         current: list[str] | None = None
         for line in cleandoc(self.check.__doc__ or "").splitlines()[1:]:

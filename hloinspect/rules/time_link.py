@@ -1,4 +1,4 @@
-"""HLO106, HLO107 and HLO109: the link itself: too many bytes, one behind the other, or the same ones twice."""
+"""Rules HLO106, HLO107 and HLO109 on the link itself: too many bytes, copies in a queue, or the same bytes twice."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Need, Rule
-from hloinspect.rules.words import described, numbered, verb, waits
+from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
 REFETCHED_SHARE = 1.01
-"""Bytes fetched over bytes written from which a buffer counts as fetched twice; a peeled turn is fetched once more."""
+"""The least ratio of bytes fetched to bytes written with which a buffer counts as fetched twice. A peeled iteration is
+fetched once more."""
 
 
 def saturated(evidence: Evidence) -> Iterator[Found]:
@@ -21,21 +22,21 @@ def saturated(evidence: Evidence) -> Iterator[Found]:
 
     What it finds
         A direction of the link whose bytes of one step take longer than the whole step with free transfers: the link
-        sets the pace, not the device.
+        limits the step, not the device.
     Why it matters
         No schedule can hide these transfers: even with perfect overlap the step takes as long as the link is busy.
     What to do
         Move fewer bytes: offload less (fewer names, fewer layers), recompute the cheap tensors instead, narrow the
-        type, or fetch a value once. Or give the step more work for the same bytes: a larger batch hides the transfer
-        of weights and optimizer state, since their bytes do not grow with it. Both need device memory, where what is
-        no longer offloaded is kept and not computed again (HLO209).
+        type, or fetch a value once. Or give the step more work for the same bytes: a larger batch hides the transfer of
+        weights and optimizer state, since their bytes do not grow with it. A tensor that is no longer offloaded and not
+        computed again needs device memory, and so does a larger batch (HLO209).
     When the advice does not hold
-        The link's rate is that of the target's published figures: if your machine's is higher, say so with `--link`, or
-        measure it with `hloinspect calibrate`. Several devices that share one host memory can be slower still.
+        The link's rate is that of the target's published figures: if your machine's is higher, give it with `--link`,
+        or measure it with `hloinspect calibrate`. Several devices that share one host memory can be slower still.
     Example
         tpu_v6e_host_offload of the corpus: 15 GiB each way a step over a link of 29 GB/s, 24 ms of compute: 785 ms.
     References
-        docs/targets.md; docs/accuracy.md holds this case against its trace.
+        docs/targets.md; docs/accuracy.md compares this case with its trace.
     """
     numbers = evidence.of_cause(LINK)
     step, target = evidence.step, evidence.report.target
@@ -76,12 +77,13 @@ def queued(evidence: Evidence) -> Iterator[Found]:
         waited for although there was time enough in sum.
     What to do
         Spread them: fetch where each is used instead of all at the top of the layer or step. On jax before 0.12 XLA
-        deals copies out to four streams in turn, so two of them (the first and the fifth, say) can share one:
-        `frontend_attributes={_xla_stream_annotation=...}` sets the stream, and jax 0.12 has one stream a direction.
+        distributes copies over four streams in a fixed cycle, so two of them (the first and the fifth, say) can share
+        one: `frontend_attributes={_xla_stream_annotation=...}` sets the stream, and jax 0.12 has one stream for each
+        direction.
     When the advice does not hold
         If the link is busy for most of the window anyway, spreading does not help: see HLO105 and HLO106.
     Example
-        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms would do for its 9.81 ms.
+        u_off of the corpus: transfer 11 queues behind 10; alone its window of 12.1 ms is long enough for its 9.81 ms.
     References
         xla/service/gpu/execution_stream_assignment.cc; docs/model.md (queueing); failure U26 of docs/failures.md.
     """
@@ -94,10 +96,10 @@ def queued(evidence: Evidence) -> Iterator[Found]:
     stream = f" on the same stream ({first.stream})" if same else ""
     behind = f"transfer {ahead}" if ahead is not None else "others"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'has', 'have')} time enough alone, but "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'has', 'have')} time enough alone, but "
         f"{verb(numbers, 'queues', 'queue')} behind other copies ({numbered(numbers[:1])} behind {behind}{stream})"
         f"{waits(evidence, numbers)}",
-        remedy="start copies of one direction apart: fetch each where it is used, not all at one place",
+        remedy="start copies of one direction at different times: fetch each where it is used, not all at one place",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=evidence.wait_ms(numbers),
@@ -112,7 +114,7 @@ def fetched_twice(evidence: Evidence) -> Iterator[Found]:
         Host buffers that the step writes and then fetches more bytes from than it has written: two copies back, in one
         loop or in several, read the same slices.
     Why it matters
-        Each extra fetch costs link time and a device buffer. It is not what the policy asks for: one copy back of each
+        Each extra fetch costs link time and a device buffer. The policy does not request it: one copy back of each
         residual is enough.
     What to do
         Look at the copies that the finding names: their loop, their slices' indices. Seen only with NVIDIA's published
@@ -141,9 +143,9 @@ def fetched_twice(evidence: Evidence) -> Iterator[Found]:
     ordered = evidence.costliest_first(numbers)
     back = sum(t.bytes_per_step for t in evidence.transfers.values() if t.direction != D2H)
     yield Found(
-        message=f"{described(evidence, ordered)} fetch what others of them fetch too: {bytes_text(extra)} a step more "
-        "come back than were sent",
-        remedy="compile without the flags that pipeline collectives (xla_gpu_enable_pipelined_all_gather and kin): "
+        message=f"{transfers_text(evidence, ordered)} fetch what others of them fetch too: {bytes_text(extra)} a step "
+        "more come back than were sent",
+        remedy="compile without the flags that pipeline collectives (xla_gpu_enable_pipelined_all_gather and similar): "
         "the second fetch was only seen with them",
         transfers=ordered,
         cost_ms=None,
@@ -154,7 +156,7 @@ def fetched_twice(evidence: Evidence) -> Iterator[Found]:
 
 
 def _repeated(fetched: tuple[Transfer, ...]) -> list[Transfer]:
-    """The copies back that stand with another one of the same buffer, bytes and turns in one computation."""
+    """Return the copies back that share buffer, bytes, iterations and computation with another one."""
     places: dict[tuple[str, int, int], list[Transfer]] = {}
     for transfer in fetched:
         places.setdefault((transfer.computation, transfer.bytes, transfer.executions), []).append(transfer)

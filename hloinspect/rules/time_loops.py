@@ -1,4 +1,4 @@
-"""HLO102, HLO112 and HLO113: what keeps the copies of a loop from running ahead of it."""
+"""Rules HLO102, HLO112 and HLO113: obstacles that keep the copies of a loop from starting an iteration ahead."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Iterator, Sequence
 from hloinspect.rules.advice import fits_with, is_right_release, pipelining, scanning
 from hloinspect.rules.causes import BARRIER, LIMIT, NOT_PIPELINED
 from hloinspect.rules.evidence import Evidence
-from hloinspect.rules.facts import MEMORY_SHARE
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
 from hloinspect.units import bytes_text, time_text
 
 
 def prefetched_gain_ms(evidence: Evidence, numbers: Sequence[int]) -> float | None:
-    """What would be won if these copies back were issued one turn ahead: their waits in all turns but the first, less
-    what does not fit behind the step's compute. None without a prediction."""
+    """Return what the step would gain in ms if these copies back were issued one iteration ahead.
+
+    It is their waits in all iterations but the first, less what does not fit behind the step's compute. Return None
+    without a prediction.
+    """
     step = evidence.step
     if step is None:
         return None
@@ -47,11 +50,11 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     What to do
         Under `jax.lax.scan`, and only there: `jax.checkpoint(..., prevent_cse=False)`. JAX's documentation says that a
         scanned function does not need it. In flax: `nn.remat(..., prevent_cse=False)`. With jax 0.11.1 or later add
-        `--xla_gpu_enable_pipelined_host_offloading=true` so that each turn's copies start one turn ahead; before that
-        version it makes gradients wrong (HLO301).
+        `--xla_gpu_enable_pipelined_host_offloading=true` so that each iteration's copies start one iteration ahead;
+        before that version it makes gradients wrong (HLO301).
     When the advice does not hold
         **Unrolled layers.** There `prevent_cse=False` lets XLA fold each copy to the host and its copy back into
-        nothing: the offload is deleted without a word (HLO302, on GPU), and memory goes up instead of down. Scan the
+        nothing: the offload is deleted without an error (HLO302, on GPU), and memory goes up instead of down. Scan the
         layers first, and not with jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301). Pipelining peels
         one layer out of the loop, whose transfers run as kernels with nothing beside them (HLO110), and keeps one more
         layer's residuals on the device: it is not advised where they would not fit (HLO209).
@@ -67,8 +70,8 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
     scanned = tuple(n for n in numbers if evidence.iterations(n) > 1)
     remedy, gain = _without_barrier(evidence, scanned)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization barrier: the "
-        f"backward layer begins when all its residuals are back{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} held by a rematerialization "
+        f"barrier: the backward layer begins when all its residuals are back{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -78,7 +81,7 @@ def held_by_barrier(evidence: Evidence) -> Iterator[Found]:
 
 
 def _without_barrier(evidence: Evidence, scanned: Sequence[int]) -> tuple[str, float | None]:
-    """Return how to do without the barrier, and what that gains with the copies a turn ahead."""
+    """Return how to do without the barrier, and what that gains with the copies an iteration ahead."""
     if not scanned:
         scan = scanning(evidence, "scan the layers (jax.lax.scan)")
         return (
@@ -98,20 +101,22 @@ def _without_barrier(evidence: Evidence, scanned: Sequence[int]) -> tuple[str, f
 
 
 def not_pipelined(evidence: Evidence) -> Iterator[Found]:
-    """A loop fetches each turn's tensors in that turn.
+    """A loop fetches each iteration's tensors in that iteration.
 
     What it finds
-        On GPU, a loop in which a copy back from the host starts and is waited for in the same turn, with too little
-        work in between.
+        On GPU, a loop in which a copy back from the host starts and is waited for in the same iteration, with too
+        little work in between.
     Why it matters
-        What the turn needs first cannot be hidden behind the turn itself. The turn before has all the time for it.
+        What an iteration needs first cannot be hidden behind that iteration. The iteration before has enough time for
+        it.
     What to do
-        `--xla_gpu_enable_pipelined_host_offloading=true` (in `XLA_FLAGS` or as a compiler option) makes each turn fetch
-        for the next one. **Only with jax 0.11.1 or later**: the flag is there since 0.8.2, but until 0.10.1 each copy
-        has the place of the next turn, in 0.10.2 and 0.11.0 another wrong one, and gradients are wrong without a word
-        (HLO301). `JAX_OPTIMIZATION_LEVEL=O1` turns it on too, in 0.8.2 to 0.9.0 and from 0.11.0, with other changes:
-        the same holds for it. A barrier of `jax.checkpoint` would hold the copies back all the same (HLO102): the dumps
-        of jax 0.11 and later do not show it, so look whether the scanned layer has `prevent_cse=False`.
+        `--xla_gpu_enable_pipelined_host_offloading=true` (in `XLA_FLAGS` or as a compiler option) makes each iteration
+        fetch for the next one. **Only with jax 0.11.1 or later**: the flag exists since 0.8.2. But until 0.10.1 each
+        copy has the place of the next iteration, in 0.10.2 and 0.11.0 another wrong one, and gradients are wrong
+        without an error (HLO301). `JAX_OPTIMIZATION_LEVEL=O1` turns it on too, in 0.8.2 to 0.9.0 and from 0.11.0,
+        together with other changes: the same holds for it. A barrier of `jax.checkpoint` would still delay the copies
+        (HLO102): the dumps of jax 0.11 and later do not show it, so check whether the scanned layer has
+        `prevent_cse=False`.
     When the advice does not hold
         It peels a layer out of the loop: its transfers run as kernels (HLO110), and one more layer's tensors live on
         the device: it is not advised where they would not fit (HLO209). Short loops gain little. TPU compilers pipeline
@@ -129,17 +134,17 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
     loop = evidence.loops[evidence.transfers[numbers[0]].computation]
     if evidence.pipelined_by:
         remedy = (
-            f"XLA did not pipeline these copies although {evidence.pipelined_by} is on: look whether the slice's "
-            "index depends on data, or whether something else in the turn reads the same host buffer"
+            f"XLA did not pipeline these copies although {evidence.pipelined_by} is on: check whether the slice's "
+            "index depends on data, or whether something else in the iteration reads the same host buffer"
         )
         gain = None
     elif evidence.slices.wrong and is_right_release(evidence):
-        remedy = "XLA copies wrong slices, though in this version they are known to be right (HLO301): that is first"
+        remedy = "XLA copies wrong slices, though in this version they are known to be right (HLO301): fix that first"
         gain = None
     elif not (flag := pipelining(evidence, numbers)):
         remedy = (
-            "free device memory first (batch, remat, sharding): fetching a turn ahead keeps one more layer's tensors "
-            "there, which do not fit"
+            "free device memory first (batch, remat, sharding): fetching an iteration ahead keeps one more layer's "
+            "tensors there, which do not fit"
         )
         gain = None
     else:
@@ -147,8 +152,8 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
         if evidence.is_checkpointed(evidence.transfers[numbers[0]].computation):
             remedy += ". If the scanned layer's jax.checkpoint has no prevent_cse=False, give it that first"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched in the turn of {loop.name} that "
-        f"needs {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} fetched in the iteration of "
+        f"{loop.name} that needs {verb(numbers, 'it', 'them')}{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -158,20 +163,20 @@ def not_pipelined(evidence: Evidence) -> Iterator[Found]:
 
 
 def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
-    """Copies of a loop stand start next to done, and the step is at the scheduler's memory limit.
+    """Copies of a loop have their `-start` next to their `-done`, and the step is at the scheduler's memory limit.
 
     What it finds
-        On GPU, copies in a loop with nothing at all between start and done, while the step needs 80 % of the device's
-        memory or more.
+        On GPU, copies in a loop with nothing at all between `-start` and `-done`, while the step needs 80 % of the
+        device's memory or more.
     Why it matters
-        XLA's latency-hiding scheduler keeps to a memory limit of 80 % of the device. When the step is there, it stops
-        letting copies run early, since that would keep their buffers longer, and every copy is waited for.
+        XLA's latency-hiding scheduler keeps to a memory limit of 80 % of the device. A step that reaches the limit gets
+        no early copies, since these would keep their buffers longer, and every copy is waited for.
     What to do
         Free device memory: a smaller batch, more remat, more sharding, or fewer tensors kept. Where the step fits, the
-        scheduler can have more: `--xla_gpu_memory_limit_slop_factor` is a percentage (95 by default); the step then
-        needs more memory, and a process of JAX must be given it (`XLA_PYTHON_CLIENT_MEM_FRACTION`; HLO209). Pipelined
-        host offloading (HLO112) does not help at the limit: the same step compiled with it has its ten copies
-        serialized too.
+        limit can be raised: `--xla_gpu_memory_limit_slop_factor` is a percentage (95 by default); the step then needs
+        more memory, and a process of JAX must be given it (`XLA_PYTHON_CLIENT_MEM_FRACTION`; HLO209). Pipelined host
+        offloading (HLO112) does not help at the limit: the same step compiled with it has its ten copies serialized
+        too.
     When the advice does not hold
         That memory is the reason is inferred from the schedules of one program at the limit, not from XLA's log: if
         freeing memory changes nothing, it was something else. Raising the limit can run out of memory.
@@ -195,9 +200,9 @@ def serialized_at_limit(evidence: Evidence) -> Iterator[Found]:
             f"{left} are left if XLA's allocator may have all (HLO209)"
         )
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for where "
         f"{verb(numbers, 'it starts', 'they start')}, and the step takes {bytes_text(memory.device_bytes)} of "
-        f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * MEMORY_SHARE:.0f} %"
+        f"{bytes_text(memory.device_limit_bytes)}: XLA's scheduler keeps to {100 * SCHEDULER_MEMORY_SHARE:.0f} %"
         f"{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,

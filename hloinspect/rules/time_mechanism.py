@@ -1,4 +1,4 @@
-"""HLO110 and HLO111: how the compiler carries transfers out: as kernels, or without its scheduler."""
+"""Rules HLO110 and HLO111: how the compiler executes transfers, as kernels or without its scheduler."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hloinspect.rules.advice import scanning
 from hloinspect.rules.causes import ESTIMATOR_FLAG, SCHEDULER, SCHEDULER_FLAG
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, WARNING, Found, Rule
-from hloinspect.rules.words import described, verb, waits
+from hloinspect.rules.words import transfers_text, verb, waits
 from hloinspect.units import time_text
 
-PEELED = "peeled out of a loop whose other turns are copies"
+PEELED = "peeled out of a loop whose other iterations are copies"
 STRIDED = "since the slice is not one run of memory"
 BY_DATA = "since XLA saw no fixed address for the slice"
 COMPUTES = "since the instruction also computes"
@@ -27,13 +27,13 @@ DISABLED_FLAG = "xla_disable_hlo_passes"
 _COPYING_PASSES = ("dynamic-slice-annotator", "fusion-dynamic-memcpy-rewriter")
 
 _KERNEL_REMEDIES = {
-    PEELED: "this is the price of pipelining: once a step; nothing is to be done in a long loop",
+    PEELED: "this is the price of pipelining: once a step; in a long loop it needs no change",
     STRIDED: "slice along the first dimension (put the sliced dimension first), so that the slice is one run of memory",
     BY_DATA: f"slice with the loop's own counter (scan over the stack itself), with jax 0.8.0 or later{BUT_NOT}; an "
     "index that is data, or one outside of loops, stays a kernel",
     PASS_OFF: f"leave the pass out of --{DISABLED_FLAG}, with jax 0.11.1 or later only: before, it can copy wrong "
     "slices (HLO301)",
-    COMPUTES: "send or fetch the value by itself: a jax.device_put in front of or behind the computation",
+    COMPUTES: "send or fetch the value by itself: a jax.device_put before or after the computation",
 }
 
 
@@ -42,20 +42,20 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
 
     What it finds
         On GPU, a transfer that XLA emits as a kernel which reads or writes pinned host memory, not as a copy by a copy
-        engine: the slice has no address that can be known before, so no memcpy can be made of it.
+        engine: the address of the slice is not known in advance, so XLA cannot make a memcpy of it.
     Why it matters
-        A kernel occupies SMs while it waits for the link, so it takes compute from what it should hide behind; small
-        ones reach less of the link's rate.
+        A kernel occupies SMs while it waits for the link, so it slows the compute that should hide it; small ones reach
+        less of the link's rate.
     What to do
-        Five reasons are known. *jax before 0.6.2* makes kernels of all slices. *Peeled out of a loop* by pipelining or
-        double buffering: the price of HLO112's flag, once a step. *An index that is data*, or one at the top level:
-        index with the loop's own counter instead (scan over the stack itself). *Not one run of memory* (a slice of
-        inner dimensions): put the sliced dimension first. *A pass is off*: `--xla_disable_hlo_passes` with
+        There are five known reasons. *jax before 0.6.2* makes kernels of all slices. *Peeled out of a loop* by
+        pipelining or double buffering: the price of HLO112's flag, once a step. *An index that is data*, or one at the
+        top level: index with the loop's own counter instead (scan over the stack itself). *Not one run of memory* (a
+        slice of inner dimensions): put the sliced dimension first. *A pass is off*: `--xla_disable_hlo_passes` with
         dynamic-slice-annotator or fusion-dynamic-memcpy-rewriter, the workaround for HLO301, makes kernels of all
-        slices; leave it in until jax 0.11.1. jax 0.10.2 and 0.11.0 are not to be updated to: their copies read wrong
-        slices.
+        slices; leave it in until jax 0.11.1. Do not update to jax 0.10.2 or 0.11.0: their copies read wrong slices.
     When the advice does not hold
-        A peeled pair of a long loop costs one turn of many. A gather of rows from a table on the host cannot be a copy.
+        A peeled pair of a long loop costs one iteration of many. A gather of rows from a table on the host cannot be a
+        copy.
     Example
         llama405b_pipe_cudnn of the corpus: the eight transfers of the peeled layer are kernels, once a step each.
     References
@@ -70,8 +70,8 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
     why = Counter(why_kernel(evidence, transfer) for transfer in kernels)
     (main, _), *_ = sorted(why.items(), key=lambda each: (-each[1], each[0]))
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'runs as a kernel', 'run as kernels')} over the link, "
-        f"{main}{waits(evidence, numbers)}",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'runs as a kernel', 'run as kernels')} over the "
+        f"link, {main}{waits(evidence, numbers)}",
         remedy=_KERNEL_REMEDIES[main],
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
@@ -81,7 +81,7 @@ def as_kernel(evidence: Evidence) -> Iterator[Found]:
 
 
 def why_kernel(evidence: Evidence, transfer: Transfer) -> str:
-    """Why XLA makes a kernel of a transfer, as far as its slice tells."""
+    """Return why XLA makes a kernel of a transfer, as far as its slice shows."""
     copied = any(t.mechanism == "dma" for side in evidence.by_buffer.get(transfer.buffer, ()) for t in side)
     if copied and evidence.iterations(transfer.id) == 1:
         return PEELED
@@ -103,8 +103,8 @@ def why_kernel(evidence: Evidence, transfer: Transfer) -> str:
 
 
 def _is_one_run(whole: Shape, taken: Shape) -> bool:
-    """Whether a slice lies in one piece in its array: from the first dimension with more than one place on, all of
-    it."""
+    """Return whether a slice is one contiguous piece of its array: from its first dimension of two or more places on,
+    it takes all."""
     if len(whole.dims) != len(taken.dims):
         return True
     order = whole.minor_to_major or tuple(range(len(whole.dims) - 1, -1, -1))
@@ -120,19 +120,19 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
     """XLA compiled the step without its latency-hiding scheduler, and transfers are waited for.
 
     What it finds
-        On GPU, a scheduled module in which every plain copy between device and host has its done right behind its
-        start, or one whose flags turn the scheduler off, and some transfer that stalls the step.
+        On GPU, a scheduled module in which every plain copy between device and host has its `-done` directly after its
+        `-start`, or one whose flags turn the scheduler off, and some transfer that stalls the step.
     Why it matters
-        Without that scheduler nothing moves the start and done of a copy apart: all of them are exposed.
+        Without that scheduler nothing puts work between the `-start` and the `-done` of a copy: all copies are exposed.
     What to do
         `--xla_gpu_enable_latency_hiding_scheduler=true`. It is on by default only for Hopper and Blackwell (by
         `xla_gpu_enable_analytical_sol_latency_estimator`, jax 0.7.2 and later), only if all collectives of the step are
-        of kinds that the estimator knows, and only without computation on the host. So it is off on an A100, in a step
-        with `compute_on`, and before 0.7.2.
+        of kinds that the estimator knows, and only without computation on the host. It is therefore off on an A100, in
+        a step with `compute_on`, and before 0.7.2.
     When the advice does not hold
         With the scheduler, the copies to the host of unrolled layers start so late that the memory is not freed in time
-        (HLO201): without it, memory is right and every copy is exposed. Scan the layers to have both, not with jax
-        0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
+        (HLO201): without it, memory is freed in time and every copy is exposed. Scan the layers to have both, not with
+        jax 0.10.2 or 0.11.0, which read wrong slices in a scan (HLO301).
     Example
         a100_act_unroll of the corpus: eight copies, all exposed, 164 of 430 ms.
     References
@@ -165,7 +165,7 @@ def scheduler_off(evidence: Evidence) -> Iterator[Found]:
     if step is not None:
         remedy += f"; at best {time_text(step.ideal_ms)} a step instead of {time_text(step.time_ms)}"
     yield Found(
-        message=f"the latency-hiding scheduler is off ({evidence.scheduler_off}): {described(evidence, numbers)} "
+        message=f"the latency-hiding scheduler is off ({evidence.scheduler_off}): {transfers_text(evidence, numbers)} "
         f"{verb(numbers, 'is', 'are')} not hidden{waits(evidence, numbers)}",
         remedy=remedy,
         transfers=numbers,

@@ -1,4 +1,4 @@
-"""HLO114: offload that costs more than computing the values again would."""
+"""Rule HLO114: offload that costs more than computing the values again would."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from hloinspect.offload.transfers import D2H
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import MODULE, PREDICTION, SCHEDULE, TARGET, WARNING, Found, Rule
-from hloinspect.rules.words import described
+from hloinspect.rules.words import transfers_text
 from hloinspect.units import time_text
 
 MUCH = 1.25
-"""Waiting must cost so much more than the forward pass before the rule speaks: both are predictions."""
+"""The least ratio of the waits to the forward pass for a finding: both are predictions."""
 
 
 def recompute_is_cheaper(evidence: Evidence) -> Iterator[Found]:
@@ -21,15 +21,15 @@ def recompute_is_cheaper(evidence: Evidence) -> Iterator[Found]:
         A loop whose values are sent to the host and fetched back, where the device waits longer for both than all
         kernels of the loop that made them take together, by a quarter or more.
     Why it matters
-        Rematerialization frees the same memory. It cannot cost more than that forward pass, so it would be faster, and
-        needs no link.
+        Rematerialization frees the same memory. It cannot cost more than that forward pass. So it would be faster, and
+        it needs no link.
     What to do
         Leave the names out of the policy, so that the values are computed again:
-        `jax.checkpoint_policies.nothing_saveable`, or save only the ones that are dear to compute. Or make the offload
-        hide first: the other findings on these transfers say how.
+        `jax.checkpoint_policies.nothing_saveable`, or save only the values that are expensive to compute. Or first make
+        the offload hide: the other findings on these transfers say how.
     When the advice does not hold
-        The loop has collectives: they would run again too, and then nothing is said here. After the other findings are
-        dealt with, the offload may be the cheaper one.
+        The loop has collectives: they would run again too, and then this rule reports nothing. After the other findings
+        are fixed, the offload may be cheaper.
     Example
         s_off of the corpus: 130 ms of waiting a step, the forward loop takes 52 ms; recomputed (s_remat) the step takes
         185 ms instead of 313 ms, predicted.
@@ -49,8 +49,8 @@ def recompute_is_cheaper(evidence: Evidence) -> Iterator[Found]:
         if forward_ms is None or waiting_ms < MUCH * forward_ms:
             continue
         yield Found(
-            message=f"the device waits {time_text(waiting_ms)} a step for {described(evidence, pairs)}, and the loop "
-            f"that makes these values takes {time_text(forward_ms)}",
+            message=f"the device waits {time_text(waiting_ms)} a step for {transfers_text(evidence, pairs)}, and the "
+            f"loop that makes these values takes {time_text(forward_ms)}",
             remedy="compute them again instead (leave the names out of the policy), or make the offload hide first",
             transfers=evidence.costliest_first(pairs),
             gain_ms=waiting_ms - forward_ms,

@@ -1,4 +1,4 @@
-"""HLO101 to HLO105: a transfer's window, the stretch between its start and its done, holds too little work."""
+"""Rules HLO101 to HLO105: a transfer's window, from its start to its done, holds too little work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MODULE, PREDICTION, SCHEDULE, Found, Need, Rule
-from hloinspect.rules.words import described, numbered, verb, waits
+from hloinspect.rules.words import numbered, transfers_text, verb, waits
 from hloinspect.units import bytes_text, time_text
 
 
@@ -34,20 +34,20 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
     """A copy back from the host is waited for as soon as it is started.
 
     What it finds
-        A host-to-device transfer whose start and done stand next to each other in the schedule, or with next to nothing
-        in between: its window could hide less than a tenth of its bytes.
+        A host-to-device transfer whose `-start` and `-done` stand next to each other in the schedule, or with almost
+        nothing in between: its window could hide less than a tenth of its bytes.
     Why it matters
-        A copy that is waited for at once hides behind nothing: the device stands still for all of it, in every turn of
-        a loop.
+        A copy that is waited for at once hides behind nothing: the device stands still for all of it, in every
+        iteration of a loop.
     What to do
-        Make the value that is fetched needed later, or fetch it earlier: do other work of the step (gradients of the
-        layer before, the optimizer's update of other parameters) between `jax.device_put` and the first use. Where the
-        copies are those of a loop, HLO112 says how XLA prefetches them; HLO102 and HLO111 are the two common reasons
-        for copies at the point of use, and have rules of their own.
+        Use the fetched value later, or fetch it earlier: do other work of the step (gradients of the layer before, the
+        optimizer's update of other parameters) between `jax.device_put` and the first use. Where the copies are those
+        of a loop, HLO112 says how XLA prefetches them; HLO102 and HLO111 are the two common reasons for copies at the
+        point of use, and have separate rules.
     When the advice does not hold
         Nothing independent is left to do: the first layer of the backward pass needs its residual at once. Then the
-        copy costs its time once a step, and keeping that one layer on the device is the cure, where it fits: what is
-        fetched earlier, or kept, occupies device memory for longer.
+        copy costs its time once a step. Keeping that one layer on the device avoids this, if it fits: what is fetched
+        earlier, or kept, occupies device memory for longer.
     Example
         %copy-start.3 = (f32[4096,4096], f32[4096,4096]{1,0:S(5)}, u32[]) copy-start(%state)
         %copy-done.3 = f32[4096,4096] copy-done(%copy-start.3)
@@ -66,7 +66,7 @@ def point_of_use(evidence: Evidence) -> Iterator[Found]:
                 "device, and it does not fit"
             )
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
             f"{verb(numbers, 'it is', 'they are')} started{waits(evidence, numbers)}",
             remedy=remedy,
             transfers=numbers,
@@ -80,19 +80,20 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
     """A copy to the host is waited for as soon as it is started.
 
     What it finds
-        A device-to-host transfer whose done stands right behind its start, or with next to nothing in between.
+        A device-to-host transfer whose `-done` stands directly after its `-start`, or with almost nothing in between.
     Why it matters
-        Nothing needs the bytes on the host for a long time, so the device waits for no reason but the place of the
-        done: the end of a loop's turn, or the schedule's order.
+        Nothing needs the bytes on the host for a long time, so the only reason for the wait is the place of the
+        `-done`: the end of a loop's iteration, or the schedule's order.
     What to do
-        Let the copy start earlier in the turn: name a value that is produced early in the layer (its input, a
-        projection) instead of the last one. XLA:GPU ends every copy of a loop within its turn, so a value that is
+        Let the copy start earlier in the iteration: name a value that is produced early in the layer (its input, a
+        projection) instead of the last one. XLA:GPU ends every copy of a loop within its iteration, so a value that is
         produced at the end of the layer has no time left. `--xla_gpu_enable_pipelined_host_offloading=true` moves the
-        copy into the next turn, with jax 0.11.1 or later only: before that version it makes gradients wrong (HLO301).
+        copy into the next iteration, with jax 0.11.1 or later only: before that version it makes gradients wrong
+        (HLO301).
     When the advice does not hold
         Pipelining keeps one more layer's values on the device, and is not advised where they would not fit (HLO209).
-        The value is the result of the whole step (a copy of the new state, say): then it cannot start earlier, and the
-        next step's work is where it can hide, if it is a result in host memory that nothing waits for.
+        The value may be the result of the whole step, such as a copy of the new state. Then the copy cannot start
+        earlier. It can hide behind the work of the next step if it is a result in host memory that nothing waits for.
     Example
         %start = (...) fusion-start(%stack, %hid, %i)    the last instruction of the layer makes %hid
         %done = bf16[8,4,4096,16384]{3,2,1,0:S(5)} fusion-done(%start)
@@ -104,11 +105,11 @@ def done_too_early(evidence: Evidence) -> Iterator[Found]:
         remedy = "offload a value that the layer makes earlier"
         if looping and evidence.is_gpu and not evidence.is_pipelined:
             if flag := pipelining(evidence, numbers):
-                remedy += f", or let the copy run into the next turn: {flag}"
+                remedy += f", or let the copy run into the next iteration: {flag}"
         elif not looping:
             remedy = "start the copy earlier, or let it end later: nothing in the step needs it on the host yet"
         yield Found(
-            message=f"{described(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
+            message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'is', 'are')} waited for as soon as "
             f"{verb(numbers, 'it is', 'they are')} started{waits(evidence, numbers)}",
             remedy=remedy,
             transfers=numbers,
@@ -122,14 +123,15 @@ def synchronous(evidence: Evidence) -> Iterator[Found]:
     """A copy between device and host memory runs on the main stream, with nothing beside it.
 
     What it finds
-        A plain `copy` with host memory on one side and no start and done: XLA emits it on the stream that computes
-        (thunk_emitter.cc, EmitCopy).
+        A plain `copy` with host memory on one side and without `-start` and `-done`: XLA emits it on the stream that
+        computes (thunk_emitter.cc, EmitCopy).
     Why it matters
         It cannot overlap with anything, whatever the schedule.
     What to do
-        XLA makes such copies asynchronous by itself (HostMemoryTransferAsyncifier) unless a pass makes one later. Look
-        for what stands between the placement and the copy: a reshape, transpose or convert of the value right after
-        `jax.device_put` is the usual reason. Do it before sending, or after fetching, in an instruction of its own.
+        XLA makes such copies asynchronous by itself (HostMemoryTransferAsyncifier) unless a later pass makes a plain
+        one. Look for an operation between the placement and the copy: a reshape, transpose or convert of the value
+        right after `jax.device_put` is the usual reason. Do it before sending, or after fetching, in a separate
+        instruction.
     When the advice does not hold
         The copy is small, or at the end of the step, where there is nothing to hide behind.
     Example
@@ -143,10 +145,10 @@ def synchronous(evidence: Evidence) -> Iterator[Found]:
     numbers = evidence.costliest_first(found)
     waiting = evidence.of_cause(BLOCKING)
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'runs', 'run')} on the main stream: the device does "
-        f"nothing else meanwhile{waits(evidence, numbers)}",
-        remedy="do layout changes and conversions of the value apart from jax.device_put, so that XLA can make the "
-        "copy asynchronous",
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'runs', 'run')} on the main stream: the device "
+        f"does nothing else meanwhile{waits(evidence, numbers)}",
+        remedy="do layout changes and conversions of the value separately from jax.device_put, so that XLA can make "
+        "the copy asynchronous",
         transfers=numbers,
         cost_ms=evidence.wait_ms(numbers),
         gain_ms=evidence.wait_ms(numbers),
@@ -158,15 +160,15 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     """A transfer's window holds too little work for its bytes.
 
     What it finds
-        A transfer with some work between its start and its done, but less than the copy takes: the finding says how
-        much is missing, what size the window would hide, and which link would be fast enough.
+        A transfer with some work between its `-start` and its `-done`, but less than the copy takes: the finding says
+        how much is missing, what size the window would hide, and which link would be fast enough.
     Why it matters
         The rest of the copy is waited for, every time.
     What to do
-        Offload fewer bytes in that place: fewer names in the policy, or a narrower type (bf16 instead of f32), or
-        another tensor of the layer that is made earlier. More work for the same bytes helps too: a larger batch where
-        parameters or optimizer state move, and the device has room; not where activations do, since their bytes grow
-        with it. A copy to the host at the end of a loop's turn can run into the next one with
+        Offload fewer bytes there: fewer names in the policy, a narrower type (bf16 instead of f32), or another tensor
+        of the layer that is made earlier. More work for the same bytes helps too: a larger batch where parameters or
+        optimizer state move, and the device has room; not where activations do, since their bytes grow with it. A copy
+        to the host at the end of a loop's iteration can run into the next one with
         `--xla_gpu_enable_pipelined_host_offloading=true`, with jax 0.11.1 or later only: before that version it makes
         gradients wrong (HLO301). gb200_offload_scan_pipelined of the fixtures hides what gb200_offload_scan waits for.
         It did not help s_off_pipe_nocse of the corpus.
@@ -196,9 +198,9 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
         hint += f", or a link of {link_gbps:.0f} GB/s all of it"
     looping = evidence.is_gpu and first.direction == D2H and evidence.iterations(first.id) > 1
     if looping and not evidence.is_pipelined and (flag := pipelining(evidence, numbers)):
-        hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next turn of its loop"
+        hint += f". {flag[:1].upper()}{flag[1:]} can move it into the next iteration of its loop"
     yield Found(
-        message=f"{described(evidence, numbers)} {verb(numbers, 'has', 'have')} too little work between start and "
+        message=f"{transfers_text(evidence, numbers)} {verb(numbers, 'has', 'have')} too little work between start and "
         f"done: {detail}{waits(evidence, numbers)}",
         remedy=hint,
         transfers=numbers,

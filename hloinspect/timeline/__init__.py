@@ -1,1 +1,1 @@
-"""The Timeline: who works when, in exact picoseconds; intervals, and loops laid out."""
+"""The Timeline: which stream works when, in whole picoseconds. Also intervals, and loops written out."""

@@ -1,7 +1,7 @@
-"""Algebra of time intervals: unions, intersections and differences, each computed once here for predictions and traces.
+"""Unions, intersections and differences of time intervals, for predictions and traces.
 
-Intervals are half-open pairs ``(start, end)`` of integers (picoseconds). A *union* is a sorted list of disjoint,
-non-touching intervals; every function takes any list and returns unions. Cost is that of sorting.
+Intervals are half-open pairs ``(start, end)`` of integers (picoseconds). A *union* is a sorted list of disjoint
+intervals that do not touch. Every function takes any list and returns unions. The cost is that of sorting.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Span = tuple[int, int]
 
 
 def union(intervals: Iterable[Span]) -> list[Span]:
-    """The time covered by at least one interval; empty and reversed ones count for nothing."""
+    """Return the time that at least one interval covers. Empty and reversed intervals are ignored."""
     merged: list[Span] = []
     for start, end in sorted(intervals):
         if end <= start:
@@ -27,12 +27,12 @@ def union(intervals: Iterable[Span]) -> list[Span]:
 
 
 def length(covered: Iterable[Span]) -> int:
-    """Total length of disjoint intervals."""
+    """Return the total length of disjoint intervals."""
     return sum(end - start for start, end in covered)
 
 
 def intersect(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """The time that two unions share."""
+    """Return the time that two unions share."""
     shared: list[Span] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -48,7 +48,7 @@ def intersect(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def subtract(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
-    """The time of one union that the other leaves uncovered."""
+    """Return the time of one union that the other does not cover."""
     left: list[Span] = []
     j = 0
     for start, end in one:
@@ -66,7 +66,10 @@ def subtract(one: Sequence[Span], other: Sequence[Span]) -> list[Span]:
 
 
 def covered_length(start: int, end: int, covered: Sequence[Span]) -> int:
-    """How much of ``[start, end)`` a union covers, in logarithmic time plus the pieces inside."""
+    """Return how much of ``[start, end)`` a union covers.
+
+    The cost is logarithmic in the length of the union, plus the number of intervals in ``[start, end)``.
+    """
     index = max(bisect_right(covered, (start, start)) - 1, 0)
     total = 0
     while index < len(covered) and covered[index][0] < end:

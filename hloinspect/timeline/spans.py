@@ -1,6 +1,7 @@
-"""Algebra of time intervals on columns: what ``timeline/intervals.py`` does for lists, for millions at once.
+"""Unions, intersections and differences of time intervals in arrays, for millions of intervals.
 
-A ``Spans`` is a union: sorted, disjoint, non-touching half-open intervals of integer picoseconds.
+``timeline/intervals.py`` has the same functions for lists. A ``Spans`` is a union: sorted, disjoint, half-open
+intervals of integer picoseconds that do not touch.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A union of intervals. ``before`` is the total length of all intervals ahead of each one, with one more element:
-    the length of all."""
+    """A union of intervals. ``before`` is the total length of the intervals before each one, and last that of all."""
 
     start: Ints
     end: Ints
     before: Ints
 
     def until(self, moment: Ints) -> Ints:
-        """How much of the time before each moment the union covers."""
+        """Return how much of the time before each moment the union covers."""
         index = np.searchsorted(self.start, moment, side="right")
         last = np.maximum(index - 1, 0)
         if not len(self.start):
@@ -32,12 +32,12 @@ class Spans:
         return np.asarray(np.where(index > 0, self.before[last] + inside, 0), np.int64)
 
     def within(self, start: Ints, end: Ints) -> Ints:
-        """How much of each ``[start, end)`` the union covers; nothing of an empty or reversed one."""
+        """Return how much of each ``[start, end)`` the union covers: 0 if that is empty or reversed."""
         return np.asarray(np.maximum(self.until(end) - self.until(start), 0), np.int64)
 
     @property
     def length(self) -> int:
-        """Total length."""
+        """Return the total length in picoseconds."""
         return int(self.before[-1])
 
 
@@ -48,7 +48,7 @@ def _spans(start: Ints, end: Ints) -> Spans:
 
 
 def union(start: Ints, end: Ints) -> Spans:
-    """The time covered by at least one interval; empty and reversed ones count for nothing."""
+    """Return the time that at least one interval covers. Empty and reversed intervals are ignored."""
     if len(start) > 1 and (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")
         start, end = start[order], end[order]
@@ -64,7 +64,7 @@ def union(start: Ints, end: Ints) -> Spans:
 
 
 def merge(*several: Spans) -> Spans:
-    """The union of unions."""
+    """Return the union of several unions."""
     some = [spans for spans in several if len(spans.start)]
     if len(some) == 1:
         return some[0]
@@ -72,7 +72,7 @@ def merge(*several: Spans) -> Spans:
 
 
 def gaps(spans: Spans, start: int, end: int) -> Spans:
-    """What a union leaves of ``[start, end)``."""
+    """Return the parts of ``[start, end)`` that a union does not cover."""
     if end <= start:
         return _spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
     begins = np.clip(np.concatenate(([start], spans.end)), start, end)
@@ -82,7 +82,7 @@ def gaps(spans: Spans, start: int, end: int) -> Spans:
 
 
 def subtract(one: Spans, other: Spans) -> Spans:
-    """The time of one union that the other leaves uncovered."""
+    """Return the time of one union that the other does not cover."""
     if not len(one.start) or not len(other.start):
         return one
     first, last = min(one.start[0], other.start[0]), max(one.end[-1], other.end[-1])
@@ -91,15 +91,17 @@ def subtract(one: Spans, other: Spans) -> Spans:
 
 
 def intersect(one: Spans, other: Spans) -> Spans:
-    """The time that two unions share."""
+    """Return the time that two unions share."""
     if len(one.start) > len(other.start):
         one, other = other, one
     return _shared(one.start, one.end, other.start, other.end)
 
 
 def _shared(start: Ints, end: Ints, other_start: Ints, other_end: Ints) -> Spans:
-    """The time that two unions share, the second of which may have empty intervals: each interval of the first, the
-    shorter one, is cut by those of the second that it meets."""
+    """Return the time that two unions share. The second one may have empty intervals.
+
+    Each interval of the first union, which is the shorter one, is cut by the intervals of the second that it meets.
+    """
     first = np.searchsorted(other_end, start, side="right")
     count = np.maximum(np.searchsorted(other_start, end, side="left") - first, 0)
     own = np.repeat(np.arange(len(start)), count)

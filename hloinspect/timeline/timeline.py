@@ -1,7 +1,7 @@
-"""Where prediction and measurement meet: the timeline of one device, and the overlap that follows from it.
+"""The timeline of one device, and the overlap computed from it, for predictions and measurements.
 
-A simulated schedule and a profiler's trace both become a Timeline, so exposed time, waits and verdicts are computed
-once, here.
+A simulated schedule and a profiler's trace both become a Timeline, so exposed time, waits and verdicts are computed in
+one place.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ DONE: Final = "done"
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A stretch of one stream. ``transfer`` is the transfer that moves, or for a wait the one it is charged to; else 0.
+    """A time interval of one stream.
 
-    ``stream`` is main, side, communication, d2h or h2d. ``resumed``: it is the rest of one that a segment's end cut.
+    ``transfer`` is the transfer that runs, or the transfer that a wait is charged to, or 0. ``stream`` is main, side,
+    communication, d2h or h2d. ``resumed`` marks the rest of an interval that the end of a segment has cut.
     """
 
     start_ps: int
@@ -44,8 +45,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where the main stream comes to an end of a transfer: its start, or its done, from when it is come to until when
-    the main stream goes on. ``role`` is start or done. They take no part in overlap."""
+    """The time at which the main stream reaches the start or the `done` of a transfer.
+
+    It lasts from when the main stream reaches it until the main stream continues. ``role`` is start or done. Marks are
+    not part of the overlap.
+    """
 
     start_ps: int
     end_ps: int
@@ -55,10 +59,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of the step that happens ``repeat`` times; intervals that cross an end are cut there.
+    """A part of the step that runs ``repeat`` times. Intervals that cross its start or end are cut there.
 
-    Cutting keeps sums right: in a loop's steady turn the tail of the turn before stands at the beginning. ``marks`` are
-    those of predicted timelines, in order.
+    Cutting keeps sums right: a loop's steady iteration begins with the rest of the iteration before it. ``marks`` are
+    in order, and exist only in predicted timelines.
     """
 
     repeat: int
@@ -70,10 +74,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Turns of a loop: the segments from ``first`` up to ``end`` happen one after the other, ``turns`` times over.
+    """Iterations of a loop: the segments from ``first`` up to ``end`` run one after the other, ``iterations`` times.
 
-    ``before`` turns of the ``of`` that the loop makes have gone before, in folds of their own. ``name`` is the loop's
-    body.
+    The loop has ``of`` iterations. ``before`` of them precede these, in other folds. ``name`` is the loop's body.
     """
 
     first: int
@@ -86,10 +89,10 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The segments of one step on one device; ``kind`` is "predicted" or "measured".
+    """The segments of one step on one device. ``kind`` is "predicted" or "measured".
 
-    ``folds`` lie in each other like the loops, the inner ones first; a segment's ``repeat`` is the product of the turns
-    of those around it.
+    ``folds`` are nested as the loops are, the inner ones first. A segment's ``repeat`` is the product of the iterations
+    of the folds around it.
     """
 
     device: str
@@ -100,7 +103,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Picoseconds of one step. Exposed times are unions: concurrent transfers count once."""
+    """Times of one step in picoseconds. Exposed times are unions: concurrent transfers count once."""
 
     time_ps: int
     compute_ps: int
@@ -115,7 +118,7 @@ class StepTimes:
 
 @dataclass(slots=True)
 class TransferTimes:
-    """Picoseconds a step that one transfer runs, is covered by compute or a collective, and makes the device wait."""
+    """Picoseconds per step that one transfer runs, is covered by compute or a collective, and makes the device wait."""
 
     duration_ps: int = 0
     cover_ps: int = 0
@@ -123,19 +126,20 @@ class TransferTimes:
 
     @property
     def exposed_ps(self) -> int:
+        """Return the time that neither compute nor a collective covers."""
         return self.duration_ps - self.cover_ps
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What a timeline says: the step and each transfer by its id."""
+    """The times of a step, and those of each transfer by its id, from one timeline."""
 
     step: StepTimes
     transfers: dict[int, TransferTimes] = field(default_factory=dict)
 
 
 def overlap(timeline: Timeline) -> Overlap:
-    """The overlap of transfers with compute and collectives in one step."""
+    """Return the overlap of transfers with compute and collectives in one step."""
     totals: dict[str, int] = defaultdict(int)
     transfers: dict[int, TransferTimes] = defaultdict(TransferTimes)
     for segment in timeline.segments:

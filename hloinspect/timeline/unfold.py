@@ -1,7 +1,7 @@
-"""A folded timeline laid out turn by turn: what ran when in the step, as a person would see it.
+"""A folded timeline written out iteration by iteration: the intervals in the order in which they run in the step.
 
-A predicted timeline holds a loop's steady turn once. Here the turns come one after the other in real time, and where
-that would be too much loops stay folded: of such a loop one turn is laid out, and counts ``times``.
+A predicted timeline holds a loop's steady iteration once. Here the iterations follow each other in real time. Where
+that would give too many intervals, loops stay folded: one iteration of such a loop is written out, and has ``times``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from hloinspect.timeline.timeline import Fold, Interval, IntervalKind, Mark, Stream, Timeline
 
 LIMIT = 200_000
-"""Stretches of a laid out step; of a step with more, loops stay folded, those first that save the most."""
+"""Most intervals of a step that is written out. In a longer step loops stay folded, those first that save the most."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Window:
-    """An interval in the step's time. ``turns`` are the turns of the loops around it, the outermost first, from 1 on.
+    """An interval in the step's time.
 
-    ``times`` is 1, or how often it happens for the loops around it that stay folded.
+    ``iterations`` has the iteration of each loop around it, the outermost loop first, counted from 1. ``times`` is 1,
+    or how often the interval runs because loops around it stay folded.
     """
 
     start_ps: int
@@ -35,10 +36,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """The turns ``first`` to ``last`` of a loop of ``of`` turns; they are more than one where the loop stays folded.
+    """The iterations ``first`` to ``last`` of a loop of ``of`` iterations: more than one where the loop stays folded.
 
-    Of a folded loop only the first of these is laid out, up to ``shown_ps``; till ``end_ps`` the others would follow.
-    ``depth`` counts the loops around this one. ``times`` is as in ``Stretch``, for the loops around.
+    Of a folded loop only the first of them is written out, until ``shown_ps``. The others take the time until
+    ``end_ps``. ``depth`` counts the loops around this one. ``times`` is as in ``Window``, for the loops around this
+    one.
     """
 
     start_ps: int
@@ -52,9 +54,9 @@ class Iteration:
     times: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Node:
-    """A fold, or the whole step; children are segments by their number, and nodes."""
+    """A fold, or the whole step. The children are numbers of segments, and nodes."""
 
     iterations: int = 1
     fold: Fold | None = None
@@ -68,36 +70,41 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What is around a segment, as its stretches say it."""
+    """The loops around a segment, in the form in which ``Window`` has them."""
 
     iterations: tuple[int, ...] = ()
     times: int = 1
 
 
 class Layout:
-    """A timeline laid out in real time, in at most ``limit`` stretches and turns as far as folding can do that.
+    """A timeline written out in real time, in at most ``limit`` intervals and iterations if folding loops can achieve
+    that.
 
-    Its iterators give their elements in order of their starts, and keep only what has not ended yet. Raises ValueError
-    if the timeline's folds overlap, or do not agree with how often its segments repeat. Of a transfer that runs twice
-    at the same time (copies of one direction that share the link) the parts may come out put together the other way.
+    Its iterators yield in order of start, and keep only what has not ended yet. Two copies of one direction may share
+    the link; if a transfer runs twice at the same time, the parts of its two intervals may be exchanged.
+
+    Raises ValueError if the timeline's folds overlap, or contradict the ``repeat`` of its segments.
     """
 
     def __init__(self, timeline: Timeline, limit: int = LIMIT) -> None:
         self._segments = timeline.segments
         self._root = _tree(timeline)
         self._fold(limit)
-        self._lengths: dict[int, int] = {}
+        self._lengths: dict[_Node, int] = {}
         self.start_ps = timeline.segments[0].start_ps if timeline.segments else 0
         self.end_ps = self.start_ps + self._length(self._root)
 
     @property
     def is_folded(self) -> bool:
-        """Whether a loop stays folded."""
+        """Return whether a loop stays folded."""
         return any(not node.is_open for node in _nodes(self._root))
 
     def windows(self) -> Iterator[Window]:
-        """Every interval. What a segment's end had cut is whole again, except where it leaves or enters a loop that
-        stays folded. Their time by kind and transfer, ``times`` taken, is that of the timeline."""
+        """Yield every interval.
+
+        An interval that the end of a segment has cut is joined again, except where it crosses the border of a loop that
+        stays folded. The sums by kind and transfer, times ``times``, are equal to those of the timeline.
+        """
         pending: deque[Window] = deque()
         going_on: dict[tuple[str, str, int, str], Window] = {}
         for begin, number, place in self._walk(self._root, self.start_ps, _Place()):
@@ -116,19 +123,21 @@ class Layout:
                     pending.append(before)
                 if before.end_ps == end:
                     going_on[key] = before
-            kept = {id(window) for window in going_on.values()}
-            while pending and id(pending[0]) not in kept:
+            kept = set(going_on.values())
+            while pending and pending[0] not in kept:
                 yield pending.popleft()
         yield from pending
 
     def segments(self) -> Iterator[tuple[int, int]]:
-        """The segments as they follow each other: when each begins, and its number in the timeline."""
+        """Yield the start of each segment and its number in the timeline, in order of start."""
         for begin, number, _ in self._walk(self._root, self.start_ps, _Place()):
             yield begin, number
 
     def marks(self) -> Iterator[Mark]:
-        """Every start and done of a transfer, at its time. Of one transfer the n-th done is that of the n-th start,
-        unless a loop between them stays folded."""
+        """Yield the mark of every start and `done` of a transfer, at its time.
+
+        The n-th `done` of a transfer belongs to its n-th start, unless a loop between them stays folded.
+        """
         for begin, number, _ in self._walk(self._root, self.start_ps, _Place()):
             segment = self._segments[number]
             shift = begin - segment.start_ps
@@ -136,17 +145,17 @@ class Layout:
                 yield Mark(mark.start_ps + shift, mark.end_ps + shift, mark.transfer, mark.role)
 
     def iterations(self) -> Iterator[Iteration]:
-        """Every turn of every loop, an outer one before those inside it."""
+        """Yield every iteration of every loop. An iteration of an outer loop comes before those of the loops inside
+        it."""
         return self._iterations(self._root, self.start_ps, 0, 1)
 
-    # the tree
+    # The tree of folds.
 
     def _length(self, node: _Node) -> int:
-        """Of all turns of a node, in picoseconds."""
-        key = id(node)
-        if key not in self._lengths:
-            self._lengths[key] = node.iterations * sum(map(self._length_of, node.children))
-        return self._lengths[key]
+        """Return the length of all iterations of a node, in picoseconds."""
+        if node not in self._lengths:
+            self._lengths[node] = node.iterations * sum(map(self._length_of, node.children))
+        return self._lengths[node]
 
     def _length_of(self, child: int | _Node) -> int:
         if isinstance(child, _Node):
@@ -155,7 +164,7 @@ class Layout:
         return segment.end_ps - segment.start_ps
 
     def _size(self, node: _Node) -> int:
-        """How many stretches and turns a node gives as it is."""
+        """Return the number of intervals and iterations that a node yields in its present state."""
         inside = sum(
             self._size(child) if isinstance(child, _Node) else len(self._segments[child].intervals)
             for child in node.children
@@ -163,7 +172,7 @@ class Layout:
         return node.shown * (inside + (node.fold is not None))
 
     def _fold(self, limit: int) -> None:
-        """Folds as few loops as it takes, of those that save the most."""
+        """Fold as few loops as necessary, of those that save the most."""
         if self._size(self._root) <= limit:
             return
         saved: list[tuple[int, _Node]] = []
@@ -218,10 +227,10 @@ class Layout:
 
 
 def unfold(timeline: Timeline, limit: int = LIMIT) -> Iterator[Window]:
-    """The intervals of a timeline in the order and at the times of a step, turn by turn.
+    """Yield the intervals of a timeline, iteration by iteration, in the order and at the times of a step.
 
-    At most ``limit`` of them, as far as folding loops can do that: then those in folded loops say how many ``times``
-    they happen. Raises ValueError if the timeline's folds overlap, or do not agree with how often its segments repeat.
+    There are at most ``limit`` if folding loops can achieve that. The intervals of a folded loop then have ``times``
+    above 1. Raises ValueError if the timeline's folds overlap, or contradict the ``repeat`` of its segments.
     """
     return Layout(timeline, limit).windows()
 
@@ -240,10 +249,10 @@ def _nodes(node: _Node) -> Iterator[_Node]:
 
 
 def _tree(timeline: Timeline) -> _Node:
-    """The folds in each other. A segment that repeats more often than they say is a loop of its own."""
+    """Return the folds as a tree. A segment that repeats more often than its folds do becomes a loop of its own."""
     root = _Node()
-    outer_first = sorted(enumerate(timeline.folds), key=lambda item: (item[1].first, -item[1].end, -item[0]))
-    folds = deque(fold for _, fold in outer_first)
+    outermost_first = sorted(enumerate(timeline.folds), key=lambda item: (item[1].first, -item[1].end, -item[0]))
+    folds = deque(fold for _, fold in outermost_first)
     around = [(root, len(timeline.segments), 1)]
     for number, segment in enumerate(timeline.segments):
         while around[-1][1] <= number:

@@ -1,6 +1,6 @@
 """The public trace of a host offload: a TPU v6e with four chips, 100 steps, six copies of 5 GiB a step.
 
-What must come out stands in the corpus's golden.json; these tests are skipped where the corpus is not.
+The expected figures are in the corpus's golden.json; these tests are skipped where the corpus is not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.timeline.timeline import overlap
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 NAME = "tpu_v6e_host_offload.xplane.pb"
 
@@ -56,7 +56,7 @@ def answer(path: Path) -> TraceInspection:
 
 @pytest.fixture
 def edited(path: Path, tmp_path: Path) -> Callable[[Callable[[Any], None]], Path]:
-    """The trace with a change made to it."""
+    """Return the trace with a change made to it."""
 
     def edit(change: Callable[[Any], None]) -> Path:
         space = schema.XSpace.FromString(path.read_bytes())
@@ -129,7 +129,7 @@ def test_the_waits_of_all_steps_by_done_are_those_known(
         assert whole.devices[0].transfers[transfer.id]["wait_ps"].sum() / 1e12 == pytest.approx(known, abs=1e-4)
 
 
-def test_a_window_that_is_a_copys_own_tells_its_rate(answer: TraceInspection, golden: dict[str, Any]) -> None:
+def test_a_window_of_a_single_copy_gives_its_rate(answer: TraceInspection, golden: dict[str, Any]) -> None:
     (alone,) = [t.measured for t in answer.report.transfers if t.measured and t.measured.gbps_alone is not None]
     assert alone.gbps_alone == pytest.approx(golden["tpu0_clean_steps"]["rates_gbps"]["d2h_alone"], abs=0.1)
     assert all(t.measured and t.measured.is_window and t.measured.gbps is None for t in answer.report.transfers)
@@ -177,7 +177,7 @@ LACKING = ("events are missing or unpaired", "cut by the trace's begin", "cut by
 
 
 def of_time(steps: list[StepFigures], moment: int) -> int | None:
-    """The number of the step in whose window a moment is."""
+    """Return the number of the step in whose window a moment is."""
     return next((step.number for step in steps if step.start_ps <= moment < step.end_ps), None)
 
 
@@ -185,7 +185,7 @@ def mean(steps: list[StepFigures], name: str) -> float:
     return float(np.mean([getattr(step, name) for step in steps]))
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(whole: MeasuredFile) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(whole: MeasuredFile) -> None:
     for device in whole.devices:
         assert device.typical is not None
         found = overlap(device.typical.timeline())
@@ -223,10 +223,10 @@ def test_measured_and_predicted_waits_stand_side_by_side(answer: TraceInspection
 
 def test_the_report_keeps_the_contract(answer: TraceInspection, path: Path) -> None:
     for found in (answer, trace(str(path))):
-        assert complaints(json.loads(to_json(found.report)), REPORT) == []
+        assert faults(json.loads(to_json(found.report)), "report") == []
 
 
-def test_a_step_is_told_for_every_device_and_the_sums_hold_over_all_steps(
+def test_a_step_is_shown_for_every_device_and_the_sums_hold_over_all_steps(
     answer: TraceInspection, golden: dict[str, Any]
 ) -> None:
     for device, expected in zip(answer.report.devices, golden["devices"].values(), strict=True):
@@ -274,10 +274,10 @@ def test_a_damaged_trace_is_refused_in_one_line(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rocm_mi300x_jax08", "rocm_mi300x_roctracer"])
-def test_a_rocm_trace_tells_nothing_and_why(name: str, corpus: Path) -> None:
+def test_a_rocm_trace_gives_nothing_and_says_why(name: str, corpus: Path) -> None:
     done = run("trace", str(corpus / "traces" / f"{name}.xplane.pb"))
     assert done.exit_code == 3
-    assert "cannot tell: a ROCm trace does not tell" in done.stdout
+    assert "cannot tell: a ROCm trace does not show it" in done.stdout
     assert "Try:" in done.stdout
 
 
@@ -291,14 +291,14 @@ def test_a_trace_of_tensorflow_has_copies_but_no_step(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cuda_gtx1080ti_xla.xplane.pb", "tpu_vllm_no_offload.trace.json.gz"])
-def test_a_program_without_host_transfers_is_told_to_have_none(name: str, corpus: Path) -> None:
+def test_a_program_without_host_transfers_is_reported_to_have_none(name: str, corpus: Path) -> None:
     report = trace(str(corpus / "traces" / name)).report
     assert not any(unknown.affects in ("time", "transfers") for unknown in report.unknown)
     assert "no host transfers: nothing in this program moves" in to_text(report)
     assert report.step.measured is not None
     assert report.step.measured.stall_ms == 0
     assert report.transfers == ()
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
     assert any("Chrome trace" in limit for limit in report.limits) == name.endswith(".json.gz")
 
 

@@ -31,8 +31,8 @@ from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Trace, write_trace
+from tests.support.json_schemas import faults
 from tests.support.places import ROOT
-from tests.support.report_contract import REPORT, complaints
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 HOSTS = 3
@@ -40,7 +40,7 @@ RUN = "2026_11_12_13_14_15"
 
 
 def host_trace(path: Path, kernel_us: int = 20) -> Path:
-    """A host with two devices, whose kernels take so long."""
+    """Write the trace of a host with two devices, whose kernels take ``kernel_us``, and return its path."""
     own = compiled(UNROLLED)
     run = Run(own.module, own.directions, program=PROGRAM, speeds=Speeds(kernel=lambda op: kernel_us * US))
     run.steps(4)
@@ -50,7 +50,7 @@ def host_trace(path: Path, kernel_us: int = 20) -> Path:
 
 @pytest.fixture(scope="session")
 def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A profile directory of three hosts, of which the second is the slowest."""
+    """Return a profile directory of three hosts, of which the second is the slowest."""
     folder = tmp_path_factory.mktemp("hosts")
     run = folder / "plugins" / "profile" / RUN
     run.mkdir(parents=True)
@@ -66,7 +66,7 @@ def report(profile: Path) -> Report:
 
 @pytest.fixture
 def broken(profile: Path, tmp_path: Path) -> Path:
-    """The same, and the third host's file is cut off."""
+    """Return the same profile, in which the third host's file is cut off."""
     folder = tmp_path / "broken"
     shutil.copytree(profile, folder)
     cut = folder / "plugins" / "profile" / RUN / "worker-2.xplane.pb"
@@ -83,7 +83,7 @@ def run_command(*arguments: str) -> Result:
 
 
 def plain(outcomes: tuple[Any, ...]) -> list[str]:
-    """Results as text, to compare: arrays in them have no ``==``."""
+    """Return results as text, to compare: arrays in them have no ``==``."""
     return [repr(outcome) for outcome in outcomes]
 
 
@@ -101,7 +101,7 @@ def test_the_slowest_host_and_the_spread_are_named(report: Report) -> None:
     assert f"{behind:.1f} % behind the fastest" in text
     assert report.step.measured is not None
     assert report.step.measured.time_ms == pytest.approx(sum(times.values()) / HOSTS)
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
@@ -111,7 +111,7 @@ def test_the_hosts_table_fits(report: Report, width: int) -> None:
     assert all(len(line) <= width for line in text[begin : begin + HOSTS + 2])
 
 
-def test_all_hosts_are_shown_when_asked_for(report: Report) -> None:
+def test_all_hosts_are_shown_on_request(report: Report) -> None:
     assert report.trace is not None
     many = tuple(replace(report.trace.per_host[0], host=f"rank{number}") for number in range(12))
     report = replace(report, trace=replace(report.trace, per_host=many))
@@ -130,14 +130,14 @@ def test_a_host_without_a_step_that_counts_is_named(report: Report) -> None:
 # ---- processes
 
 
-def test_processes_come_to_the_same_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
+def test_processes_give_the_same_results_as_this_one_in_the_order_of_the_files(profile: Path) -> None:
     pytest.importorskip("fsspec")
     paths = files_of(profile)[::-1]
     mixed = [paths[0], f"file://{paths[1]}", paths[2]]  # a URL's copy is fetched by the process that reads it
-    here, apart = measure_files(paths, jobs=1), measure_files(mixed, jobs=2)
-    assert [one.path for one in apart] == mixed
-    assert plain(here) == [text.replace("file://", "") for text in plain(apart)]
-    modules = {id(one.module) for one in apart if isinstance(one, MeasuredFile)}
+    here, elsewhere = measure_files(paths, jobs=1), measure_files(mixed, jobs=2)
+    assert [one.path for one in elsewhere] == mixed
+    assert plain(here) == [text.replace("file://", "") for text in plain(elsewhere)]
+    modules = {id(one.module) for one in elsewhere if isinstance(one, MeasuredFile)}
     assert len(modules) == 1, "the hosts' module is kept once"
 
 
@@ -171,7 +171,7 @@ def test_a_profile_of_broken_files_alone_is_an_error(broken: Path) -> None:
 
 
 def holder_of(path: Path) -> int:
-    """The process, not this one, that has the file open; waits for one."""
+    """Return the process, not this one, that has the file open; wait for one."""
     for _ in range(600):
         for process in Path("/proc").iterdir():
             if process.name.isdecimal() and int(process.name) != os.getpid():
@@ -185,17 +185,17 @@ def holder_of(path: Path) -> int:
 
 
 def kill_reader(pipe: Path, before: Callable[[], object] = lambda: None) -> None:
-    """Ends the process that reads from the pipe, which waits for its first byte."""
+    """End the process that reads from the pipe, which waits for its first byte."""
     with pipe.open("wb"):
         reader = holder_of(pipe)
         before()
         os.kill(reader, signal.SIGKILL)
-    while is_alive(reader):  # else whoever opens the pipe next may find this one still there, and kill it twice
+    while is_alive(reader):  # otherwise the next to open the pipe may find this one still there, and kill it twice
         time.sleep(0.01)
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process still runs; one that nobody has waited for yet does not."""
+    """Return whether a process still runs. One that has ended but was not waited for does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -217,8 +217,8 @@ def test_a_worker_that_is_killed_is_named_by_its_file_and_the_rest_goes_on(profi
 
 
 @pytest.mark.slow
-def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect: Callable[..., Any]) -> None:
-    done = hloinspect("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
+def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect_process: Callable[..., Any]) -> None:
+    done = hloinspect_process("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["trace"]["hosts"] == ["worker-0", "worker-1"]
@@ -229,7 +229,7 @@ def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect: Callabl
 
 @pytest.fixture
 def bucket(profile: Path) -> Iterator[str]:
-    """The profile in fsspec's file system in memory, with an older run beside it."""
+    """Yield the profile in fsspec's file system in memory, with an older run beside it."""
     fsspec = pytest.importorskip("fsspec")
     files = fsspec.filesystem("memory")
     files.put(str(profile), "/bucket/logs", recursive=True)
@@ -239,7 +239,7 @@ def bucket(profile: Path) -> Iterator[str]:
     files.rm("/bucket", recursive=True)
 
 
-def test_a_directory_elsewhere_comes_to_the_same_as_a_copy_of_it(
+def test_a_directory_elsewhere_gives_the_same_results_as_a_copy_of_it(
     bucket: str, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -319,7 +319,7 @@ def test_a_scheduler_that_cannot_be_reached_is_one_line(profile: Path, monkeypat
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A scheduler with two workers, each a process that is started again when it dies."""
+    """Yield a scheduler with two workers, each a process that is started again when it dies."""
     distributed = pytest.importorskip("distributed")
     dask = pytest.importorskip("dask")
     root = str(ROOT)
@@ -338,7 +338,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_a_cluster_comes_to_the_same_also_when_a_worker_is_killed_half_way(
+def test_a_cluster_gives_the_same_results_also_when_a_worker_is_killed_half_way(
     cluster: Any, broken: Path, tmp_path: Path
 ) -> None:
     expected = measure_files(files_of(broken), jobs=1)
@@ -346,7 +346,7 @@ def test_a_cluster_comes_to_the_same_also_when_a_worker_is_killed_half_way(
     whole = first.rename(tmp_path / "whole")
     os.mkfifo(first)
 
-    # What the next worker to try it finds is the whole file.
+    # The next worker that tries it finds the whole file.
     killer = threading.Thread(target=kill_reader, args=(first, lambda: whole.replace(first)))
     killer.start()
     found = measure_files(files_of(broken), scheduler=cluster.scheduler_address)

@@ -1,4 +1,5 @@
-"""``hloinspect trace`` as a user sees it, on synthetic traces of GPUs (no public one of an offload exists)."""
+"""The command ``hloinspect trace`` as a user sees it, on synthetic traces of GPUs (no public one of an offload
+exists)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hloinspect.cli.trace import command
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo import load_module, load_module_bytes
 from hloinspect.measure.file import measure_file
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.expect import structure
@@ -26,7 +27,7 @@ from hloinspect.report.schema import Report
 from hloinspect.timeline.timeline import overlap
 from tests.support.cuda_runtime import PROGRAM, Run, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Program, Trace, d2h, kernel, write_trace
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
 SCAN = "jax0.12.0.1/gb200_offload_scan"
@@ -49,7 +50,7 @@ def trace_of(run: Run, name: str, devices: int = 1, **more: Any) -> Trace:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two devices that wait for their copies."""
+    """Return two devices that wait for their copies."""
     folder = tmp_path_factory.mktemp("slow")
     return write_trace(trace_of(played(UNROLLED, 5, SLOW), UNROLLED, 2), folder / "host.xplane.pb")
 
@@ -72,7 +73,7 @@ def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
-def test_no_line_is_longer_than_asked(report: Report, width: int) -> None:
+def test_no_line_is_longer_than_requested(report: Report, width: int) -> None:
     for line in unstyle(to_text(report, width)).splitlines():
         if width == 100 or not line.startswith((" h2d", " d2h", " transfer", "HLO")):
             assert len(line) <= width, line
@@ -89,11 +90,11 @@ def test_predicted_and_measured_waits_stand_in_one_row(report: Report) -> None:
 
 
 def test_the_json_keeps_the_contract(slow: Path, report: Report, tmp_path: Path) -> None:
-    assert complaints(json.loads(to_json(report)), REPORT) == []
+    assert faults(json.loads(to_json(report)), "report") == []
     out = tmp_path / "out.json"
     assert run_command(str(slow), "--format", "json", "-o", str(out)).output == ""
     found = json.loads(out.read_text())
-    assert complaints(found, REPORT) == []
+    assert faults(found, "report") == []
     assert found["input"]["kind"] == "trace"
     assert len(found["input"]["sha256"]) == 64
 
@@ -117,7 +118,7 @@ def test_verdicts_follow_the_covered_share(report: Report) -> None:
         assert transfer.verdict == expected
 
 
-def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_path: Path) -> None:
+def test_a_typical_step_as_a_timeline_gives_the_same_figures(slow: Path, tmp_path: Path) -> None:
     other = write_trace(trace_of(played(SCAN, 3), SCAN), tmp_path / "scan.xplane.pb")
     for device in (*measure_file(slow).devices, *measure_file(other).devices):
         assert device.typical is not None
@@ -133,7 +134,7 @@ def test_a_typical_step_as_a_timeline_comes_to_the_same_figures(slow: Path, tmp_
             assert (times.duration_ps, times.cover_ps, times.wait_ps) == (own.duration_ps, own.cover_ps, own.wait_ps)
 
 
-def test_copies_tell_their_rate_alone_and_beside_the_other_direction(tmp_path: Path) -> None:
+def test_copies_have_their_rate_alone_and_beside_the_other_direction(tmp_path: Path) -> None:
     run = played(OPTIMIZER, 3, Speeds(kernel=lambda op: US, d2h=400 * US, h2d=500 * US))
     found = trace(str(write_trace(trace_of(run, OPTIMIZER), tmp_path / "host.xplane.pb")))
     (device,) = found.files[0].devices
@@ -145,7 +146,7 @@ def test_copies_tell_their_rate_alone_and_beside_the_other_direction(tmp_path: P
         assert one.gbps in (one.gbps_alone, one.gbps_together) or one.gbps_alone is one.gbps_together is None
 
 
-def test_an_expected_module_is_known_in_text_and_proto_and_another_is_told(slow: Path, root: Path) -> None:
+def test_an_expected_module_is_known_in_text_and_proto_and_another_is_reported(slow: Path, root: Path) -> None:
     folder = root / "fixtures" / UNROLLED
     for name in ("module.hlo.txt.gz", "module.hlo.pb.gz"):
         found = trace(str(slow), expect=str(folder / name)).report
@@ -160,11 +161,11 @@ def test_an_expected_module_is_known_in_text_and_proto_and_another_is_told(slow:
 
 
 @pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
-def test_what_is_scheduled_hashes_alike_however_it_is_printed(root: Path, version: str) -> None:
+def test_what_is_scheduled_has_one_hash_however_it_is_printed(root: Path, version: str) -> None:
     for folder in sorted((root / "fixtures" / version).iterdir()):
         if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
             text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
-            assert structure(program_of(text)) == structure(program_of(proto)), folder
+            assert structure(build_program(text)) == structure(build_program(proto)), folder
 
 
 def test_a_schedule_with_another_order_or_shape_hashes_differently() -> None:
@@ -179,7 +180,7 @@ ENTRY main {
 """
 
     def hashed(own: str) -> str:
-        return structure(program_of(load_module_bytes(own.encode())))
+        return structure(build_program(load_module_bytes(own.encode())))
 
     assert hashed(text) == hashed(text.replace("b = ", "bb = ").replace("(b,", "(bb,"))
     assert hashed(text) != hashed(text.replace("f32[4]", "f32[8]"))
@@ -203,7 +204,7 @@ def test_a_trace_without_an_accelerator_is_unknown(tmp_path: Path) -> None:
     done = run_command(str(path))
     assert done.return_value == 3
     assert "no events of an accelerator" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> None:
@@ -212,11 +213,11 @@ def test_a_trace_without_its_module_cannot_name_transfers(tmp_path: Path) -> Non
     assert done.return_value == 3
     assert "the trace carries no module of its program" in done.output
     assert "enable_hlo_proto" in done.output
-    assert complaints(json.loads(to_json(trace(str(path)).report)), REPORT) == []
+    assert faults(json.loads(to_json(trace(str(path)).report)), "report") == []
 
 
 @pytest.mark.parametrize("annotated", [True, False])
-def test_without_a_schedule_runs_are_told_by_annotations_or_by_repeats(tmp_path: Path, annotated: bool) -> None:
+def test_without_a_schedule_runs_are_separated_by_annotations_or_by_repeats(tmp_path: Path, annotated: bool) -> None:
     run = played(UNROLLED, 4)
     if not annotated:
         run.annotations = []
@@ -299,7 +300,7 @@ def test_a_link_replaces_the_targets(slow: Path) -> None:
     assert fast.step.measured == lame.step.measured
 
 
-def test_copies_faster_than_the_targets_link_are_told(slow: Path) -> None:
+def test_copies_faster_than_the_targets_link_are_reported(slow: Path) -> None:
     limits = trace(str(slow), target="gb200", link="1GB/s").report.limits
     assert any("d2h copies reach 1.75 GB/s, more than the 1 of gb200" in limit for limit in limits)
     assert not any("copies reach" in limit for limit in trace(str(slow), target="gb200").report.limits)

@@ -1,4 +1,4 @@
-"""The tools around traces: the fuzzer finds nothing in a short run, and big traces say what small ones do."""
+"""Tools around traces: the fuzzer finds nothing in a short run, and big traces say what small ones do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates that a machine reaches, from its traces: known ones must come out, and nothing that a trace does not hold."""
+"""Rates that a machine reaches, from its traces: known ones must come out, and nothing that a trace does not have."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from hloinspect.measure.queue import Event, fit_rates, modelled_waits
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict import predict
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import PlaneBuilder, TraceBuilder, Unsigned
 
 US, MS = 1_000_000, 1_000_000_000
@@ -61,7 +62,7 @@ def test_details_of_a_copy_are_read_as_tokens(text: str, name: str, expected: Co
 
 
 class Gpu:
-    """A synthetic GPU trace: copies on a line a direction."""
+    """A synthetic GPU trace: copies on one line for each direction."""
 
     def __init__(self, **stats: str) -> None:
         self.trace = TraceBuilder()
@@ -78,7 +79,8 @@ class Gpu:
 
 
 def machine(d2h: float, h2d: float, factor: float, latency_us: float, seed: int = 1) -> Gpu:
-    """Copies of such a machine, in GB/s, with 2 % of noise and a few outliers: alone in many sizes, and together."""
+    """Return copies of such a machine, with rates in GB/s, 2 % of noise and a few outliers: alone in many sizes, and
+    together."""
     gpu, noise = Gpu(gpu_device_name="NVIDIA H100 80GB HBM3"), random.Random(seed)
 
     def time_us(rate: float, size: int) -> float:
@@ -115,7 +117,7 @@ def test_known_rates_of_a_gpu_come_out_within_two_percent(tmp_path: Path) -> Non
     assert found[LATENCY] == pytest.approx(6.0, rel=0.1)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15, 750))
 @given(st.floats(10, 400), st.floats(10, 400), st.floats(0.5, 1.0), st.floats(1, 20), st.integers(0, 9))
 def test_any_machine_comes_out(
     tmp_path_factory: pytest.TempPathFactory, d2h: float, h2d: float, factor: float, latency: float, seed: int
@@ -166,7 +168,7 @@ def test_one_direction_alone_leaves_the_other_and_the_efficiency_to_the_base(tmp
     assert mine.link.h2d_bytes_per_s == base.link.h2d_bytes_per_s
 
 
-def test_pageable_memory_is_told_apart_and_never_a_figure(tmp_path: Path) -> None:
+def test_pageable_memory_is_separated_and_never_a_figure(tmp_path: Path) -> None:
     gpu = Gpu()
     for index in range(5):
         gpu.copy(D2H, 40_000 * index, LARGE / 40e3, LARGE)
@@ -183,7 +185,7 @@ def test_an_old_trace_counts_by_the_names_of_its_copies_and_says_so(tmp_path: Pa
         gpu.copy(H2D, 10_000 * index, LARGE / 11e3, LARGE, memory="")
     (figure,) = calibrate(gpu.write(tmp_path), "a100").figures
     assert figure.value / 1e9 == pytest.approx(11.0, rel=1e-3)
-    assert "not told to be pinned" in figure.what
+    assert "not known to be pinned" in figure.what
 
 
 def test_copies_that_share_their_direction_or_are_small_or_few_count_for_nothing(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_copies_that_share_their_direction_or_are_small_or_few_count_for_nothing
     assert set(reasons) == set(KEYS)
 
 
-def test_copies_between_devices_are_counted_apart(tmp_path: Path) -> None:
+def test_copies_between_devices_are_counted_separately(tmp_path: Path) -> None:
     gpu = Gpu()
     line = gpu.plane.line("Stream #16(MemcpyD2D)", id=16)
     for index in range(4):
@@ -210,14 +212,14 @@ def test_copies_between_devices_are_counted_apart(tmp_path: Path) -> None:
         line.event("MemcpyD2D", index * MS, MS // 2, memcpy_details=text)
     found = calibrate(gpu.write(tmp_path), "h100")
     assert found.figures == ()
-    assert found.notes == ("4 copies are not told to be between host and device",)
+    assert found.notes == ("4 copies are not known to be between host and device",)
 
 
 def test_copies_faster_than_the_devices_own_memory_are_set_aside_and_counted(tmp_path: Path) -> None:
     gpu = Gpu()
     for index in range(5):
         gpu.copy(D2H, 10_000 * index, LARGE / 40e3, LARGE)
-        gpu.copy(D2H, 10_000 * index + 5_000, 1, LARGE)  # a jump of the clock: 67 TB/s
+        gpu.copy(D2H, 10_000 * index + 5_000, 1, LARGE)  # the clock jumped: 67 TB/s
     found = calibrate(gpu.write(tmp_path), "gb200")
     (figure,) = found.figures
     assert (figure.count, figure.value / 1e9) == (5, pytest.approx(40.0, rel=1e-3))
@@ -248,7 +250,7 @@ def test_all_hosts_of_a_run_count(tmp_path: Path) -> None:
 
 
 def square_product(size: int, name: str = "dot.1") -> bytes:
-    """A module that multiplies two matrices of bf16[size,size]."""
+    """Return a module that multiplies two matrices of bf16[size,size]."""
     bf16 = hlo.ShapeProto(element_type=16, dimensions=[size, size], layout=hlo.LayoutProto(minor_to_major=[1, 0]))
     module = hlo.HloModuleProto(name="jit_f", entry_computation_name="main", entry_computation_id=1)
     main_ = module.computations.add(name="main", id=1, root_id=3)
@@ -263,7 +265,7 @@ def square_product(size: int, name: str = "dot.1") -> bytes:
 
 
 def products(share: float, *, split: bool = False, instruction: str = "dot.1", size: int = 8192) -> TraceBuilder:
-    """Ten runs of a product at a share of H100's 989 TFLOP/s, in the module and in the trace."""
+    """Return ten runs of a product at a share of H100's 989 TFLOP/s, in the module and in the trace."""
     gpu = Gpu(gpu_device_name="NVIDIA H100 80GB HBM3")
     gpu.trace.embed("jit_f", 7, square_product(size))
     line = gpu.plane.line("Stream #13(Compute)", id=13)
@@ -296,7 +298,7 @@ def test_the_rate_of_products_comes_out_of_kernels_and_module(tmp_path: Path) ->
     ],
     ids=["faster than the peak", "several kernels", "hidden in a command buffer", "small"],
 )
-def test_a_rate_of_products_that_cannot_be_told_is_left_out(
+def test_a_rate_of_products_that_cannot_be_known_is_left_out(
     tmp_path: Path, trace: Callable[[], TraceBuilder], reason: str
 ) -> None:
     found = calibrate(str(trace().write(tmp_path / "x.xplane.pb")))
@@ -308,8 +310,9 @@ def test_a_rate_of_products_that_cannot_be_told_is_left_out(
 
 
 def scanned_step(d2h: float, h2d: float, latency_us: float = 10.0) -> TraceBuilder:
-    """Five steps of fixtures' v6e_offload_scan: four turns that send 2 MiB and work for 50 us, then four that fetch and
-    wait at once. What a done waits is what is left of the copy: worked out here by hand, not by the simulator."""
+    """Return five steps of fixtures' v6e_offload_scan: four iterations that send 2 MiB and work for 50 us, then four
+    that fetch and wait at once. The wait of a done is what is left of the copy: computed here by hand, not by the
+    simulator."""
     trace = TraceBuilder()
     module = gzip.decompress((ROOT / "fixtures/jax0.12.0.1/v6e_offload_scan/module.hlo.pb.gz").read_bytes())
     program = 12190760917235803885
@@ -332,7 +335,7 @@ def scanned_step(d2h: float, h2d: float, latency_us: float = 10.0) -> TraceBuild
 
 
 def _pair(plane: PlaneBuilder, name: str, now: int, work_ps: int, copy_ps: float, program: int) -> int:
-    """A start, some work, and the done; returns the time after it."""
+    """Add a start, some work, and the done; return the time after it."""
     events = plane.proto.lines[1].events
     for part, at, time in (
         (f"{name}-start", now, 0),
@@ -353,16 +356,16 @@ def test_rates_of_a_tpu_come_out_of_its_waits(tmp_path: Path) -> None:
     assert any("4 of 5 steps are clean" in note for note in found.notes)
 
 
-def test_a_transfer_that_nobody_waits_for_tells_no_rate(tmp_path: Path) -> None:
+def test_a_transfer_without_a_wait_gives_no_rate(tmp_path: Path) -> None:
     found = calibrate(str(scanned_step(d2h=90.0, h2d=17.0).write(tmp_path / "x.xplane.pb")))  # hidden behind 50 us
     assert [figure.key for figure in found.figures] == [H2D_RATE]
-    assert "waits do not tell" in next(one.reason for one in found.left if one.key == D2H_RATE)
+    assert "waits do not show" in next(one.reason for one in found.left if one.key == D2H_RATE)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.floats(5, 300), st.floats(5, 300), st.floats(0.5, 1.0))
 def test_the_fit_finds_the_rates_that_made_the_waits(h2d: float, d2h: float, factor: float) -> None:
-    """Three fetched at once, each sent back as soon as it is there, as in the public TPU trace."""
+    """Fetch three at once, and send each back as soon as it is there, as in the public TPU trace."""
     size, events = 1 << 30, []
     for number in range(3):
         events.append(Event("start", f"h{number}", number, H2D, size, 0.0, 0.0))
@@ -445,7 +448,7 @@ def test_rocm_is_refused_by_its_vendor(tmp_path: Path) -> None:
         ("NVIDIA GB200", "mine.toml", UsageError, "built-in"),
     ],
 )
-def test_a_base_that_is_missing_or_wrong_is_told(
+def test_a_base_that_is_missing_or_wrong_is_reported(
     tmp_path: Path, device: str, base: str | None, error: type[HloInspectError], words: str
 ) -> None:
     path = Gpu(**({"gpu_device_name": device} if device else {})).write(tmp_path)
@@ -489,7 +492,7 @@ def test_json_has_a_schema_and_the_same_target(tmp_path: Path) -> None:
     assert run(path, "-o", "-").stdout == document["toml"]
 
 
-def test_a_trace_that_tells_nothing_exits_with_3_and_writes_no_target(tmp_path: Path) -> None:
+def test_a_trace_without_figures_exits_with_3_and_writes_no_target(tmp_path: Path) -> None:
     target = tmp_path / "mine.toml"
     done = run(Gpu().write(tmp_path), "--base", "h100", "-o", str(target))
     assert done.exit_code == 3

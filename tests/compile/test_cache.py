@@ -8,32 +8,29 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hloinspect.cli import main
 from hloinspect.compile.cache import clear, copy_to, entries, find, key_of, limit_bytes, store
+from hloinspect.compile.protocol import AutotuneResults, Compilation, ProductionRun, Profile, StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.options import cache_folder
 from tests.support.gate_samples import compiled_directory
 
-GIVEN = {
-    "flags_from": "dump",
-    "left_out": [],
-    "autotune_results": {"path": "p", "sha256": "0"},
-    "pgle": {"path": "p", "sha256": "0"},
-}
-REQUEST = {
-    "target": "gb200",
-    "platform": "gpu",
-    "target_config": "gpu_device_info {}",
-    "devices": 8,
-    "topology": "1x2x4",
-    "xla_flags": ["--a=1"],
-    "compiler_options": {"a": True},
-    "step": "train.py:step",
-    "out": "/somewhere",
-    "notes": [],
-    "production": GIVEN,
-}
+RESULTS = AutotuneResults(path="p", file="/p", sha256="0", text=True, message="AutotuneResults")
+PROFILE = Profile(path="p", file="/p", sha256="0", text=True, directory=False)
+GIVEN = ProductionRun(flags_from="dump", autotune_results=RESULTS, pgle=PROFILE)
+COMPILATION = Compilation(
+    step=StepRequest(step="train.py:step"),
+    target="gb200",
+    platform="gpu",
+    target_config="gpu_device_info {}",
+    devices=8,
+    topology="1x2x4",
+    xla_flags=("--a=1",),
+    compiler_options={"a": True},
+    production=GIVEN,
+)
 VERSIONS = {"jax": "0.12.0", "jaxlib": "0.12.0", "plugin": None}
 CONFIGURATION = {"compile_options": "0", "environment": {}, "libraries": [["/lib.so", 1, 2, 3]]}
 
@@ -50,20 +47,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"target_config": "gpu_device_info {x}"},
         {"devices": 4},
         {"topology": "2x1x4"},
-        {"xla_flags": []},
+        {"xla_flags": ()},
         {"compiler_options": {"a": False}},
         {"production": None},
-        {"production": GIVEN | {"pgle": {"path": "p", "sha256": "1"}}},
-        {"production": GIVEN | {"pgle": {"path": "p", "sha256": "2"}}},
-        {"production": GIVEN | {"autotune_results": {"path": "p", "sha256": "1"}}},
+        {"production": replace(GIVEN, pgle=replace(PROFILE, sha256="1"))},
+        {"production": replace(GIVEN, pgle=replace(PROFILE, sha256="2"))},
+        {"production": replace(GIVEN, autotune_results=replace(RESULTS, sha256="1"))},
     ],
 )
 def test_all_that_decides_the_module_decides_the_key(changed: dict[str, object]) -> None:
-    key = key_of("module {}", REQUEST, VERSIONS, CONFIGURATION)
-    assert key_of("module {}", REQUEST | changed, VERSIONS, CONFIGURATION) != key
-    assert key_of("module { }", REQUEST, VERSIONS, CONFIGURATION) != key
-    assert key_of("module {}", REQUEST, VERSIONS | {"jax": "0.12.1"}, CONFIGURATION) != key
-    assert key_of("module {}", REQUEST | {"step": "other.py:step", "out": "/else"}, VERSIONS, CONFIGURATION) == key
+    key = key_of("module {}", COMPILATION, VERSIONS, CONFIGURATION)
+    assert key_of("module {}", replace(COMPILATION, **changed), VERSIONS, CONFIGURATION) != key
+    assert key_of("module { }", COMPILATION, VERSIONS, CONFIGURATION) != key
+    assert key_of("module {}", COMPILATION, VERSIONS | {"jax": "0.12.1"}, CONFIGURATION) != key
+    other = replace(COMPILATION, step=StepRequest(step="other.py:step"), notes=("a note",))
+    assert key_of("module {}", other, VERSIONS, CONFIGURATION) == key
 
 
 @pytest.mark.parametrize(
@@ -75,8 +73,8 @@ def test_all_that_decides_the_module_decides_the_key(changed: dict[str, object])
     ],
 )
 def test_what_jax_and_the_environment_decide_is_in_the_key(changed: dict[str, object]) -> None:
-    key = key_of("module {}", REQUEST, VERSIONS, CONFIGURATION)
-    assert key_of("module {}", REQUEST, VERSIONS, CONFIGURATION | changed) != key
+    key = key_of("module {}", COMPILATION, VERSIONS, CONFIGURATION)
+    assert key_of("module {}", COMPILATION, VERSIONS, CONFIGURATION | changed) != key
 
 
 def test_what_was_kept_is_found_whole(tmp_path: Path, made: Path) -> None:

@@ -21,10 +21,11 @@ import hloinspect
 from hloinspect.compile import environment
 from hloinspect.compile.cache import entries
 from hloinspect.compile.child import libraries
-from hloinspect.compile.launch import compile_step, silent_end
+from hloinspect.compile.launch import compile_step
+from hloinspect.compile.process import silent_end
 from hloinspect.errors import InputError
 from hloinspect.gate.configured import UNNAMED, configuration_changes
-from hloinspect.gate.difference import difference
+from hloinspect.gate.difference import snapshot_difference
 from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult, Configuration, load_result, manifest_from_json
@@ -179,7 +180,7 @@ def test_a_manifest_of_before_is_read_and_nothing_is_said_of_its_configuration(t
         )
         for each in (None, SAMPLE)
     )
-    assert (difference(was, now).made, difference(now, was).made) == ((), ())
+    assert (snapshot_difference(was, now).made, snapshot_difference(now, was).made) == ((), ())
 
 
 def test_a_configuration_that_is_not_whole_is_refused_by_its_key(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
     assert found.manifest.module_sha256 == fresh.manifest.module_sha256
     assert found.manifest.configuration == fresh.manifest.configuration
     reports = [hloinspect.inspect(str(result.directory), target="gb200").report for result in (plain, found)]
-    assert named in difference(*(snapshot_of(report, "step") for report in reports)).made
+    assert named in snapshot_difference(*(snapshot_of(report, "step") for report in reports)).made
     if "level" not in named or LEVELS_MATTER:
         assert fresh.manifest.module_sha256 != plain.manifest.module_sha256
     if "level" in named and LEVELS_MATTER:
@@ -304,7 +305,7 @@ def test_the_cache_gives_what_compiling_anew_gives(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra hloinspect[tpu]")
-def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
+def test_libtpus_own_arguments_are_in_effect_kept_separate_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def compiled(name: str) -> CompileResult:
@@ -316,7 +317,7 @@ def test_libtpus_own_arguments_are_in_effect_kept_apart_and_named(
     assert (fresh.manifest.cached, found.manifest.cached) == (False, True)
     assert plain.manifest.module_sha256 != fresh.manifest.module_sha256 == found.manifest.module_sha256
     snapshots = [snapshot_of(hloinspect.inspect(str(r.directory), target="v5e").report, "step") for r in (plain, found)]
-    assert "LIBTPU_INIT_ARGS: +--xla_tpu_enable_latency_hiding_scheduler=false" in difference(*snapshots).made
+    assert "LIBTPU_INIT_ARGS: +--xla_tpu_enable_latency_hiding_scheduler=false" in snapshot_difference(*snapshots).made
     assert any("LIBTPU_INIT_ARGS of the environment is in effect" in note for note in found.manifest.notes)
 
 
@@ -411,7 +412,7 @@ def test_all_of_jaxs_configuration_that_enters_the_options_is_seen(
 
 
 @pytest.mark.slow
-def test_options_are_told_apart_by_type_and_whoever_gave_them(handed: Callable[..., Any]) -> None:
+def test_options_differ_by_type_and_by_who_gave_them(handed: Callable[..., Any]) -> None:
     plain = handed()
     found = [
         handed({"xla_a": "1"}),

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect.compile.flags import compiler_options, flags_in
-from hloinspect.compile.launch import request_of
+from hloinspect.compile.launch import compilation_of
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target
+from hloinspect.options import CompileOptions
 
 NAMES = st.from_regex(r"xla_[a-z0-9_]{1,30}", fullmatch=True)
 
@@ -66,9 +68,10 @@ def test_flags_of_the_environment_are_those_that_the_module_depends_on(tmp_path:
 def test_flags_of_the_environment_give_way_to_those_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_a=1 --xla_gpu_enable_pipelined_all_gather=true")
     target = load_target("h100")
-    request = request_of({"step": "f.py:step"}, target, xla_flags=["xla_gpu_pipeline_all_gather=off"])
-    assert request["xla_flags"] == ["--xla_gpu_a=1", "xla_gpu_pipeline_all_gather=off"]
-    assert request["outside"] == ["xla_gpu_a"]
-    assert request["notes"] == ["XLA_FLAGS of the environment is in effect, as in a run: --xla_gpu_a=1"]
+    step, options = StepRequest(step="f.py:step"), CompileOptions(xla_flags=("xla_gpu_pipeline_all_gather=off",))
+    compilation = compilation_of(step, target, options)
+    assert compilation.xla_flags == ("--xla_gpu_a=1", "xla_gpu_pipeline_all_gather=off")
+    assert compilation.outside == ("xla_gpu_a",)
+    assert compilation.notes == ("XLA_FLAGS of the environment is in effect, as in a run: --xla_gpu_a=1",)
     monkeypatch.delenv("XLA_FLAGS")
-    assert request_of({"step": "f.py:step"}, target)["notes"] == []
+    assert compilation_of(step, target, CompileOptions()).notes == ()

@@ -15,6 +15,7 @@ jax = pytest.importorskip("jax", reason="needs the extra hloinspect[cuda]")
 jnp = pytest.importorskip("jax.numpy")
 
 from hloinspect.compile.child import names, steps  # noqa: E402  (they import jax)
+from hloinspect.inputs.manifest import OffloadName  # noqa: E402
 
 SHAPE = jax.ShapeDtypeStruct((4, 4), "float32")
 
@@ -114,7 +115,7 @@ def _named_layer(x: Any, w: Any) -> Any:
     return x + second @ w
 
 
-def _found(policy: Any, loss: Callable[..., Any] | None = None) -> list[dict[str, Any]]:
+def _found(policy: Any, loss: Callable[..., Any] | None = None) -> tuple[OffloadName, ...]:
     layer = jax.checkpoint(_named_layer, policy=policy)
     weights = jax.ShapeDtypeStruct((3, 8, 8), "bfloat16")
     scanned = lambda w, x: jax.lax.scan(lambda c, v: (layer(c, v), None), x, w)[0].sum()  # noqa: E731
@@ -123,23 +124,24 @@ def _found(policy: Any, loss: Callable[..., Any] | None = None) -> list[dict[str
 
 
 def test_only_names_that_are_offloaded_are_reported() -> None:
-    assert _found(jax.checkpoint_policies.save_only_these_names("first")) == []
-    assert _found(_offloading("no such name")) == []
-    assert [entry["name"] for entry in _found(_offloading("second"))] == ["second"]
+    assert _found(jax.checkpoint_policies.save_only_these_names("first")) == ()
+    assert _found(_offloading("no such name")) == ()
+    assert [entry.name for entry in _found(_offloading("second"))] == ["second"]
 
 
 def test_a_name_carries_the_shape_and_the_line_of_what_computes_its_value() -> None:
     source = Path(__file__).read_text().splitlines()
     for entry in _found(_offloading("first", "second")):
-        assert (entry["dtype"], entry["shape"], entry["function"]) == ("bfloat16", [2, 8], "_named_layer")
-        assert entry["file"] == __file__
-        call = {"first": "jnp.sin(x @ w)", "second": "jax.nn.gelu(first @ w)"}[entry["name"]]
-        assert source[entry["line"] - 1][entry["column"] :].startswith(call)
+        assert (entry.dtype, entry.shape, entry.function) == ("bfloat16", (2, 8), "_named_layer")
+        assert entry.file == __file__
+        call = {"first": "jnp.sin(x @ w)", "second": "jax.nn.gelu(first @ w)"}[entry.name]
+        assert entry.line is not None
+        assert source[entry.line - 1][entry.column :].startswith(call)
 
 
 def test_a_name_on_a_layers_input_has_no_line_of_its_own() -> None:
     (entry,) = _found(_offloading("inp"))
-    assert (entry["name"], entry["file"], entry["line"]) == ("inp", None, None)
+    assert (entry.name, entry.file, entry.line) == ("inp", None, None)
 
 
 def test_names_are_found_inside_conditionals_and_not_repeated_for_unrolled_layers() -> None:
@@ -151,4 +153,4 @@ def test_names_are_found_inside_conditionals_and_not_repeated_for_unrolled_layer
 
         return loss
 
-    assert [entry["name"] for entry in _found(_offloading("first"), unrolled)] == ["first"]
+    assert [entry.name for entry in _found(_offloading("first"), unrolled)] == ["first"]

@@ -1,4 +1,4 @@
-"""What stands in for the machine where kernels ask it, as far as that can be seen without jax."""
+"""What stands in for the machine where kernels query it, as far as that can be seen without jax."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_module_is_changed_when_it_is_imported_and_not_before(package: str) ->
     kernels._after_import(package, lambda module: _read_as_true(module, said))
     assert package not in sys.modules
     module = importlib.import_module(package)
-    assert said == []  # nobody has asked yet
+    assert said == []  # there was no query yet
     assert (module.cross_compile.value, module.other.value) == (True, False)
     assert said == [kernels.NOTE_TOKAMAX]
     assert not any(isinstance(finder, kernels._Watch) for finder in sys.meta_path)

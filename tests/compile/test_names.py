@@ -1,4 +1,4 @@
-"""Which line computes an offloaded value, as the jaxpr tells it: behind calls, constraints and reshapes."""
+"""Which line computes an offloaded value, as the jaxpr shows it: behind calls, constraints and reshapes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ jax = pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cu
 from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 
 from hloinspect.compile.child.names import offload_names  # noqa: E402
+from hloinspect.inputs.manifest import OffloadName  # noqa: E402
 
 Layer = Callable[[Any], Any]
 
 
-def entries(layer: Layer) -> list[dict[str, Any]]:
+def entries(layer: Layer) -> tuple[OffloadName, ...]:
     """The entries of ``layer`` in a loss's gradient, with every named value offloaded."""
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(
         names_which_can_be_saved=[],
@@ -90,11 +91,11 @@ def given(x: Any) -> Any:
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_the_line_is_that_of_what_computes_the_value(layer: Layer, where: Callable[..., Any], words: str) -> None:
-    (entry,) = [entry for entry in entries(layer) if entry["name"] == "hid"]
-    assert (entry["line"], entry["file"]) == (line_of(where, words), __file__)
-    assert entry["dtype"] == "float32"
+    (entry,) = [entry for entry in entries(layer) if entry.name == "hid"]
+    assert (entry.line, entry.file) == (line_of(where, words), __file__)
+    assert entry.dtype == "float32"
 
 
 def test_an_argument_of_the_layer_has_no_line() -> None:
     (entry,) = entries(given)
-    assert (entry["name"], entry["line"], entry["file"]) == ("hid", None, None)
+    assert (entry.name, entry.line, entry.file) == ("hid", None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from pathlib import Path
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 
 from hloinspect import Production
 from hloinspect.cli import main
-from hloinspect.compile.child.tuned import compile_with, find_profile_use, notes_of
-from hloinspect.compile.production import CURRENT, LEGACY, autotune_file, costs_of, request_fields, with_dnn_version
+from hloinspect.compile.child.tuned import compile_with, notes_of, production_use, profile_use, without_flag_of_run
+from hloinspect.compile.launch import compilation_of
+from hloinspect.compile.production import CURRENT, LEGACY, autotune_file, costs_of, production_run, with_dnn_version
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.compile.run_flags import fields_of, read_run_flags
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import load_target, target_config_text
-from hloinspect.inputs.manifest import ProductionUse, manifest_from_json, production_of
+from hloinspect.inputs.manifest import AutotuneUse, ProductionUse, manifest_from_json
+from hloinspect.options import CompileOptions
 from tests.support.gate_samples import compiled_directory
 
 DEBUG_OPTIONS = """
@@ -136,12 +140,15 @@ def test_what_is_no_text_of_options_is_refused(tmp_path: Path, content: bytes, c
 
 def test_the_users_own_flag_wins_also_under_its_other_name(dump: Path) -> None:
     own = ["--xla_gpu_enable_triton_gemm=true", "xla_gpu_enable_pipelined_all_gather=false"]
-    fields = request_fields(Production(flags_from=dump), "gpu", own)
-    names = [flag.partition("=")[0] for flag in fields["xla_flags"]]
-    assert fields["xla_flags"][-2:] == own
+    found = production_run(Production(flags_from=dump), "gpu", own)
+    assert found is not None
+    names = [flag.partition("=")[0] for flag in found.flags]
+    assert names
     assert "xla_gpu_enable_triton_gemm" not in names
     assert "xla_gpu_pipeline_all_gather" not in names
-    assert fields["production"]["flags"] == fields["xla_flags"][:-2]
+    options = CompileOptions(production=Production(flags_from=dump), xla_flags=tuple(own))
+    compilation = compilation_of(StepRequest(step="f.py:step"), load_target("h100"), options)
+    assert compilation.xla_flags == (*found.flags, *own)
 
 
 NAMES = st.from_regex(r"xla_[a-z]{1,8}_[a-z]{1,8}", fullmatch=True)
@@ -176,7 +183,7 @@ def test_every_field_of_a_text_proto_is_found_in_order(fields: list[tuple[str, s
         (BINARY_CACHE, CURRENT, False, 2),
     ],
 )
-def test_results_of_autotuning_are_told_apart(content: bytes, message: str, text: bool, entries: int) -> None:
+def test_results_of_autotuning_are_recognized(content: bytes, message: str, text: bool, entries: int) -> None:
     found = autotune_file(content, Path("tuned"))
     assert (found.message, found.text, found.entries) == (message, text, entries)
     assert found.dnn_version == ("9.14.2" if message == LEGACY else None)
@@ -201,8 +208,8 @@ def test_what_holds_no_results_is_refused(content: bytes, complaint: str) -> Non
 def test_the_target_has_the_cudnn_of_the_results(tmp_path: Path) -> None:
     path = tmp_path / "tuned.pbtxt"
     path.write_text(RESULTS)
-    fields = request_fields(Production(autotune_results=path), "gpu", [])
-    text = with_dnn_version(target_config_text(load_target("h100")), fields["production"])
+    production = production_run(Production(autotune_results=path), "gpu", [])
+    text = with_dnn_version(target_config_text(load_target("h100")), production)
     assert 'dnn_version: "9.14.2"' in text
     assert "dnn_version_info { major: 9 minor: 14 patch: 2 }" in text
     assert with_dnn_version("x", None) == "x"
@@ -219,44 +226,39 @@ def compiled_by(answers: list[object], requested: list[dict[str, object]]):  # t
     return compile
 
 
-def test_xla_is_asked_which_kernels_have_no_entry(tmp_path: Path) -> None:
+def test_xla_says_which_kernels_have_no_entry(tmp_path: Path) -> None:
     path = tmp_path / "module.autotune_results.pbtxt"
     path.write_text(RESULTS)
-    production = request_fields(Production(autotune_results=path), "gpu", [])["production"]
+    production = production_run(Production(autotune_results=path), "gpu", [])
     requested: list[dict[str, object]] = []
     refused = RuntimeError("NOT_FOUND: Failed to get configs for: 2 out of 3 instructions. See logs")
-    assert compile_with(production, tmp_path, compiled_by([refused, "module"], requested)) == "module"
+    compiled, use = compile_with(production, tmp_path, compiled_by([refused, "module"], requested))
+    assert compiled == "module"
     complete = "xla_gpu_require_complete_aot_autotune_results"
     assert [complete in options for options in requested] == [True, False]
     loaded = Path(str(requested[1]["xla_gpu_load_autotune_results_from"]))
     assert (loaded.suffix, loaded.read_text()) == (".txt", RESULTS)  # .pbtxt would be taken for binary
-    use = manifest_use(production)
-    assert (use["autotune_results"]["missing"], use["autotune_results"]["of"]) == (2, 3)
-    assert "1 of 3 kernels" in notes_of(production)[0]
+    assert use == AutotuneUse(str(path), hashlib.sha256(RESULTS.encode()).hexdigest(), 2, 3)
+    assert "1 of 3 kernels" in notes_of(production, production_use(production, use, None))[0]
 
-    single = request_fields(Production(autotune_results=path), "gpu", [])["production"]
     refused = RuntimeError("NOT_FOUND: No cached config found for HLO instr: %fusion = ...")
-    compile_with(single, tmp_path, compiled_by([refused, "module"], []))
-    use = manifest_use(single)["autotune_results"]
-    assert (use["missing"], use["of"]) == (1, None)
+    _, use = compile_with(production, tmp_path, compiled_by([refused, "module"], []))
+    assert use is not None
+    assert (use.missing, use.of) == (1, None)
 
-    dumped = request_fields(Production(autotune_results=path), "gpu", [])["production"]
     requested = []
-    assert compile_with(dumped, tmp_path, compiled_by(["requested", "module"], requested), keeps_dump=True) == "module"
+    compiled, _ = compile_with(production, tmp_path, compiled_by(["requested", "module"], requested), keeps_dump=True)
+    assert compiled == "module"
     assert (
         [complete in options for options in requested]
         == ["xla_dump_to" in options for options in requested]
         == [True, False]
     )
 
-    everything = request_fields(Production(autotune_results=path), "gpu", [])["production"]
-    compile_with(everything, tmp_path, compiled_by(["module"], []))
-    assert manifest_use(everything)["autotune_results"]["missing"] == 0
-    assert "every kernel" in notes_of(everything)[0]
-
-
-def manifest_use(production: dict[str, object]) -> dict[str, dict[str, object]]:
-    return production_of(production)  # type: ignore[return-value]
+    _, use = compile_with(production, tmp_path, compiled_by(["module"], []))
+    assert use is not None
+    assert use.missing == 0
+    assert "every kernel" in notes_of(production, production_use(production, use, None))[0]
 
 
 # --- profiles -------------------------------------------------------------------------------------
@@ -276,7 +278,7 @@ def test_what_is_no_profile_is_refused(content: bytes) -> None:
 def test_a_profile_is_given_to_xla_under_a_name_that_it_reads(tmp_path: Path) -> None:
     for name, content, suffix in (("a.txt", PROFILE.encode(), ".pbtxt"), ("b.dat", BINARY_PROFILE, ".pb")):
         (tmp_path / name).write_bytes(content)
-        production = request_fields(Production(pgle=tmp_path / name), "gpu", [])["production"]
+        production = production_run(Production(pgle=tmp_path / name), "gpu", [])
         requested: list[dict[str, object]] = []
         compile_with(production, tmp_path, compiled_by(["module"], requested))
         (path,) = requested[0].values()
@@ -289,14 +291,34 @@ def test_costs_are_counted_that_name_an_instruction_of_the_module(tmp_path: Path
     folder.mkdir()
     (folder / "abc1.pbtxt").write_text(PROFILE)
     for path, matched, of in ((folder / "abc1.pbtxt", 1, 2), (folder, 1, 2)):
-        production = request_fields(Production(pgle=path), "gpu", [])["production"]
-        find_profile_use(production, text)
-        use = manifest_use(production)["pgle"]
-        assert (use["matched"], use["of"]) == (matched, of)
-    production = request_fields(Production(pgle=folder), "gpu", [])["production"]
-    find_profile_use(production, text.replace("abc1", "abc2"))
-    assert manifest_use(production)["pgle"]["of"] == 0
-    assert "no file with this module's fingerprint" in notes_of(production)[0]
+        production = production_run(Production(pgle=path), "gpu", [])
+        use = profile_use(production, text)
+        assert use is not None
+        assert (use.matched, use.of) == (matched, of)
+    production = production_run(Production(pgle=folder), "gpu", [])
+    use = profile_use(production, text.replace("abc1", "abc2"))
+    assert use is not None
+    assert use.of == 0
+    assert "no file with this module's fingerprint" in notes_of(production, production_use(production, None, use))[0]
+
+
+def test_a_flag_of_the_run_that_xla_refuses_is_left_out_and_the_users_own_is_not(dump: Path) -> None:
+    options = CompileOptions(production=Production(flags_from=dump), xla_flags=("xla_own=1",))
+    compilation = compilation_of(StepRequest(step="f.py:step"), load_target("h100"), options)
+    assert compilation.production is not None
+    flag = compilation.production.flags[0]
+    name = flag.partition("=")[0]
+    refused = RuntimeError(f"INVALID_ARGUMENT: No such compile option: '{name}'")
+    found = without_flag_of_run(compilation, {**compilation.compiler_options, "xla_more": True}, refused)
+    assert found is not None
+    other, compiler_options = found
+    assert other.production is not None
+    assert (flag in other.production.flags, flag in other.xla_flags, name in other.compiler_options) == (False,) * 3
+    assert other.production.left_out[-1] == (name, "this XLA does not know it")
+    assert (name in compiler_options, "xla_more" in compiler_options) == (False, True)
+    assert flag in compilation.xla_flags  # the request itself is not changed
+    own = RuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_own'")
+    assert without_flag_of_run(compilation, compilation.compiler_options, own) is None
 
 
 # --- what a user sees -----------------------------------------------------------------------------
@@ -313,7 +335,7 @@ def test_costs_are_counted_that_name_an_instruction_of_the_module(tmp_path: Path
     ],
 )
 @pytest.mark.parametrize("command", ["inspect", "check", "compile", "passes", "diff"])
-def test_a_file_that_is_missing_is_told_before_anything_is_compiled(
+def test_a_file_that_is_missing_is_named_before_anything_is_compiled(
     command: str, option: str, value: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -333,7 +355,7 @@ def test_what_is_compiled_already_takes_none_of_it(root: Path, dump: Path) -> No
 
 def test_a_tpu_takes_no_results_of_autotuning(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="TPU"):
-        request_fields(Production(autotune_results=tmp_path), "tpu", [])
+        production_run(Production(autotune_results=tmp_path), "tpu", [])
 
 
 def test_a_manifest_without_a_word_of_it_has_none(tmp_path: Path) -> None:

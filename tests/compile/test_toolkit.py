@@ -1,4 +1,4 @@
-"""NVIDIA's assembler is found where XLA finds it and where its users have it, and asked for where it is missing."""
+"""NVIDIA's assembler is found where XLA finds it and where its users have it; if it is missing, the error says so."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_folder_that_the_user_names_is_left_to_xla(tmp_path: Path) -> None:
     assert toolkit.find(str(tmp_path), None, {}) == tmp_path
 
 
-def test_xla_is_told_of_a_folder_only_where_it_would_not_look(tmp_path: Path) -> None:
+def test_xla_gets_a_folder_only_where_it_would_not_look(tmp_path: Path) -> None:
     usual, other = Path("/usr/local/cuda"), tmp_path / "cuda"
     assert toolkit.option(usual, None) == {}
     assert toolkit.option(other, str(other)) == {}
@@ -81,7 +81,7 @@ def test_the_release_of_the_assembler_is_read_from_its_answer(tmp_path: Path) ->
     assert toolkit.release(tmp_path) is None
 
 
-def test_no_autotuning_is_asked_for_where_the_module_is_the_same_without() -> None:
+def test_no_autotuning_is_requested_where_the_module_is_the_same_without() -> None:
     def level(options: dict[str, str], jax: str = "0.12.0.1") -> object:
         usual = Path("/usr/local/cuda")
         return own_options.for_gpu(options, "dump", jax, usual, None).get("xla_gpu_autotune_level")
@@ -93,7 +93,7 @@ def test_no_autotuning_is_asked_for_where_the_module_is_the_same_without() -> No
     assert level({"xla_gpu_load_autotune_results_from": "results.txt"}) is None
 
 
-def test_an_xla_that_no_longer_knows_the_level_is_asked_without_it_unless_the_user_has_set_it() -> None:
+def test_an_xla_that_no_longer_knows_the_level_gets_none_unless_the_user_has_set_it() -> None:
     refusal = RuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_gpu_autotune_level'")
     options = {"xla_gpu_autotune_level": "0", "xla_dump_to": "dump"}
     assert own_options.without_refused(options, {}, refusal) == {"xla_dump_to": "dump"}

@@ -34,7 +34,7 @@ def test_gpus_fill_hosts_and_then_nvlink_domains(target: str, devices: int | Non
 
 
 @given(st.integers(1, 5000), st.sampled_from(["gb200", "h100"]))
-def test_a_gpu_topology_has_exactly_the_devices_asked_for_or_is_refused(devices: int, name: str) -> None:
+def test_a_gpu_topology_has_exactly_the_requested_devices_or_is_refused(devices: int, name: str) -> None:
     target = load_target(name)
     host = 4 if name == "gb200" else 8
     try:

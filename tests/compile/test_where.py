@@ -1,4 +1,4 @@
-"""The user's line of an error of the compiler, from the StableHLO and from what the step asks."""
+"""The user's line of an error of the compiler, from the StableHLO and from what the step requests."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_another_trouble_with_host_memory_gives_at_most_three_of_the_lines_that_
 
 
 @pytest.mark.parametrize("message", ["INTERNAL: something else", 'op_name="jit(step)/unheard_of"', ""])
-def test_where_nothing_tells_no_line_is_made_up(message: str) -> None:
+def test_where_nothing_shows_it_no_line_is_made_up(message: str) -> None:
     assert lines_of(message, STABLEHLO, requested({"direction": "d2h", "place": place(7)})) == []
 
 

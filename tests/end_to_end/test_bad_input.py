@@ -379,7 +379,7 @@ def test_a_loop_that_cannot_be_counted_is_said_and_is_not_enough_for_a_gate() ->
     """The text has lost the root of the loop's body."""
     path = str(ROOT / "tests" / "data" / "cases" / "trip_count_hang.hlo")
     told = CliRunner().invoke(main, ["inspect", path, "--target", "v5e", "--link", "16GB/s"])
-    assert "how often the loop while.12 turns cannot be read from the module" in told.output
+    assert "how many iterations the loop while.12 has cannot be read from the module" in told.output
     gate = CliRunner().invoke(main, ["check", path, "--target", "v5e", "--link", "16GB/s", "--budget", "stall=99%"])
     assert gate.exit_code == 3
     assert gate.output.startswith("UNKNOWN")

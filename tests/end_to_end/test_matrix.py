@@ -20,12 +20,14 @@ import pytest
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.compile.flags import compiler_options
+from hloinspect.compile.protocol import Compilation, CompileOne, StepRequest
 from hloinspect.compile.topology import choose_topology
 from hloinspect.hardware import load_target, target_config_text
 from hloinspect.hlo import load_module
 from hloinspect.offload.thunks import mechanisms_of, parse_thunks, streams_of, transfer_thunks
 from hloinspect.offload.transfers import find_offload
 from hloinspect.rules.choice import Choice
+from tests.support.matrix_batch import lines_of
 from tests.support.places import ROOT
 
 TARGET = "gb200"
@@ -125,26 +127,25 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _request(case: Case, folder: Path) -> dict[str, object]:
+def _request(case: Case, folder: Path) -> CompileOne:
     target = load_target(TARGET)
     layout = choose_topology(target, case.devices, None)
-    return {
-        "step": f"{ROOT / 'tests' / 'support' / 'matrix_steps.py'}:{case.step}",
-        "target": target.name,
-        "platform": target.platform,
-        "target_config": target_config_text(target),
-        "devices": layout.devices,
-        "topology": layout.name,
-        "xla_flags": list(case.flags),
-        # As a machine with a device prints them: what autotuning writes tells that a text would show a slice's marker.
-        "compiler_options": compiler_options(case.flags)
+    compilation = Compilation(
+        step=StepRequest(step=f"{ROOT / 'tests' / 'support' / 'matrix_steps.py'}:{case.step}"),
+        target=target.name,
+        platform=target.platform,
+        target_config=target_config_text(target),
+        devices=layout.devices,
+        topology=layout.name,
+        xla_flags=case.flags,
+        # As a machine with a device prints them: what autotuning writes shows that a text would have a slice's marker.
+        compiler_options=compiler_options(case.flags)
         | {"xla_gpu_autotune_level": "4", "xla_gpu_enable_triton_gemm": False},
-        "notes": [],
-        "out": str(folder / case.name),
-    }
+    )
+    return CompileOne(compilation=compilation, out=str(folder / case.name))
 
 
-def _compile(requests: list[dict[str, object]], log: Path) -> None:
+def _compile(requests: list[CompileOne], log: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
@@ -154,7 +155,7 @@ def _compile(requests: list[dict[str, object]], log: Path) -> None:
     with log.open("w") as stream:
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "support" / "matrix_batch.py")],
-            input=json.dumps(requests),
+            input=lines_of(requests),
             text=True,
             stdout=stream,
             stderr=stream,

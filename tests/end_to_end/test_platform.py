@@ -52,7 +52,7 @@ def test_a_cpus_module_gets_no_prediction_for_a_gpu(tmp_path: Path, mark: str) -
 def test_a_module_of_which_nothing_tells_gets_no_prediction(tmp_path: Path) -> None:
     _, report = judged(written(tmp_path, PLAIN))
     assert report["step"]["predicted"] is None
-    assert "nothing in the module tells" in report["unknown"][0]["reason"]
+    assert "nothing in the module shows" in report["unknown"][0]["reason"]
 
 
 @pytest.mark.parametrize("body", [PLAIN + GPU_MARK, HOST])

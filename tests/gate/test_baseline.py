@@ -166,13 +166,13 @@ def test_an_entry_with_a_wrong_value_is_refused(baseline: Path, key: str, value:
 # ---- what is missing never passes
 
 
-def told(result: Result) -> str:
-    """The one sentence that says why there is no pass."""
+def reason_of(result: Result) -> str:
+    """Return the one sentence that says why there is no pass."""
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("MISSING")][:1]
     return line
 
 
-def test_a_baseline_that_is_gone_is_told_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_baseline_that_is_gone_is_reported_before_anything_is_read(tmp_path: Path) -> None:
     result = check("no/such/step.hlo", "--target", "gb200", "--baseline", tmp_path / "gone.json")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "there is no baseline" in result.stderr
@@ -193,7 +193,7 @@ def test_another_target_step_or_number_of_devices_is_never_a_pass(
 ) -> None:
     result = check(SMALL, *options, "--baseline", baseline, *allowed)
     assert result.exit_code == 3
-    assert all(word in told(result) for word in words)
+    assert all(word in reason_of(result) for word in words)
 
 
 def test_an_answer_without_evidence_is_neither_a_pass_nor_a_baseline(tmp_path: Path, baseline: Path) -> None:
@@ -264,7 +264,7 @@ def test_an_empty_baseline_has_no_entry_for_anything(snapshot: Snapshot, tmp_pat
 # ---- traces
 
 
-def test_a_trace_is_held_against_a_baseline_of_its_own_kind(tmp_path: Path, corpus: Path) -> None:
+def test_a_trace_is_compared_with_a_baseline_of_the_same_kind(tmp_path: Path, corpus: Path) -> None:
     path = tmp_path / "baseline.json"
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
     options = ("--as", "step", "--baseline", path)
@@ -275,7 +275,7 @@ def test_a_trace_is_held_against_a_baseline_of_its_own_kind(tmp_path: Path, corp
     assert [entry.kind for entry in load_baseline(path).entries] == ["measured"]
     module = corpus / "hlo" / "tpu_v6e_host_offload.after_optimizations.txt"
     predicted = check(module, "--target", "v6e", "--link", "50GB/s", *options)
-    assert (predicted.exit_code, "1 x v6e, predicted" in told(predicted)) == (3, True)
+    assert (predicted.exit_code, "1 x v6e, predicted" in reason_of(predicted)) == (3, True)
 
 
 def test_a_trace_without_evidence_is_no_pass_and_no_baseline(tmp_path: Path, corpus: Path) -> None:

@@ -1,4 +1,4 @@
-"""What fails a check whatever its budgets are: wrong values, a step that does not fit, one that does not compile."""
+"""Blocking rules, which fail a check whatever its budgets are: wrong values, a step that does not fit or compile."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_wrong_gradients_are_never_recorded_as_a_baseline(tmp_path: Path) -> Non
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """A GB200 with 16 MiB of memory."""
+    """Return a GB200 with 16 MiB of memory."""
     path = tmp_path / "tiny.toml"
     path.write_text(
         'base = "gb200"\ntitle = "tiny"\n[hbm_bytes]\nvalue = 16777216\nsource = "made for a test"\n',
@@ -180,7 +180,7 @@ def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkey
     (tmp_path / "pyproject.toml").write_text('[tool.hloinspect.severity]\nHLO301 = "warning"\n', encoding="utf-8")
     result = check(WRONG, *STALL)
     assert result.exit_code == 0
-    assert "HLO301 is a warning here, over which no check fails by itself: XLA copies" in result.stdout
+    assert "HLO301 is a warning here, which fails a check only by a budget that counts it: XLA copies" in result.stdout
 
 
 def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
@@ -192,7 +192,7 @@ def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
         )
 
 
-def test_what_was_looked_for_and_not_found_needs_no_word(small: Report) -> None:
+def test_what_was_looked_for_and_not_found_is_not_mentioned(small: Report) -> None:
     codes = {rule.code for rule in RULES}
     checked = check_report(small, "step", [parse_budget("stall=99%")])
     assert (checked.status(), checked.blocked) == (PASSED, ())
@@ -216,7 +216,7 @@ def test_an_error_of_a_blocking_rule_fails_and_a_warning_is_shown(small: Report,
             assert f"{code} ({BLOCKING[code]})" in shown
         else:
             word = "a warning" if severity == "warning" else "information"
-            assert f"{code} is {word} here, over which no check fails by itself: a message" in shown
+            assert f"{code} is {word} here, which fails a check only by a budget that counts it: a message" in shown
             assert BLOCKING[code] not in shown  # a warning says that it may happen
 
 
@@ -300,7 +300,7 @@ def test_memory_that_xla_assigned_is_not_estimated_again(tmp_path: Path) -> None
 # ---- what the compiler refuses
 
 
-def test_a_known_refusal_bears_its_code() -> None:
+def test_a_known_refusal_has_its_code() -> None:
     error = explained(CompileError("INTERNAL: Side-effect ops cannot be replicated"))
     assert (error.code, explained(CompileError("nobody knows this")).code) == ("HLO308", "")
 
@@ -358,7 +358,7 @@ def test_a_time_budget_of_python_is_refused_where_it_counts_what_is_left_out() -
         hloinspect.check("no/such/file", budget="findings.HLO301=0", rules=Choice(ignore=("HLO3",)))
 
 
-def test_slices_that_nobody_could_check_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_could_not_be_checked_are_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", 10)
     result = check(WRONG, *STALL)
     assert result.exit_code == 3

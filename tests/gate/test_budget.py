@@ -18,11 +18,12 @@ from hloinspect.gate.baseline import Baseline
 from hloinspect.gate.budget import DEFAULT_BUDGETS, METRICS, parse_budget
 from hloinspect.gate.explain import amount_texts
 from hloinspect.gate.gate import check_report
-from hloinspect.gate.judge import MISSING, NOISE_SHARE, OVER, WITHIN, amount_of, check_budget
+from hloinspect.gate.judge import MISSING, OVER, WITHIN, amount_of, check_budget
 from hloinspect.gate.snapshot import MemorySnapshot, Snapshot, Split, snapshot_of
 from hloinspect.gate.words import result_text
 from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, RuleNotRun, Unknown
+from hloinspect.thresholds import UNSEEN_SHARE
 from tests.support.gate_samples import FIXTURES
 
 amounts = st.floats(0, 1e6, allow_nan=False)
@@ -122,7 +123,7 @@ def test_a_percentage_over_the_baseline_is_a_limit(
 ) -> None:
     budget = parse_budget(f"stall+{percent}%")
     result = check_budget(report, budget, with_stall(snapshot, base), with_stall(snapshot, now))
-    assert result.limit == pytest.approx(base + max(base * percent / 100, NOISE_SHARE * 100), abs=2e-6)
+    assert result.limit == pytest.approx(base + max(base * percent / 100, UNSEEN_SHARE * 100), abs=2e-6)
     assert result.status == (OVER if now > result.limit else WITHIN)
     assert (result.baseline, result.value, result.unit) == (base, now, "ms")
 
@@ -179,10 +180,10 @@ def test_memory_needs_memory_and_times_need_times(report: Report) -> None:
     unknown = dataclasses.replace(
         report,
         memory=MemoryInfo(None, None, None, None, "unknown"),
-        unknown=(Unknown("nobody looked", "look", "memory"),),
+        unknown=(Unknown("not checked", "look", "memory"),),
     )
     result = check_budget(unknown, parse_budget("memory.device=1TiB"))
-    assert (result.status, result.reason) == (UNKNOWN, "nobody looked")
+    assert (result.status, result.reason) == (UNKNOWN, "not checked")
     assert check_budget(unknown, parse_budget("stall=100%")).status == WITHIN
     no_limit = dataclasses.replace(report, memory=dataclasses.replace(report.memory, device_limit_bytes=None))
     assert check_budget(no_limit, parse_budget("memory.device=100%")).status == UNKNOWN
@@ -193,7 +194,7 @@ def test_memory_that_is_a_lower_bound_is_never_within(report: Report) -> None:
     assert report.memory.source == "estimated"
     assert check_budget(tpu, parse_budget("memory.device=1TiB")).status == UNKNOWN
     assert check_budget(tpu, parse_budget("memory.device=1B")).status == OVER
-    before = snapshot_of(tpu, "step")  # as much too low, for the same reason: the two may be compared
+    before = snapshot_of(tpu, "step")  # equally too low, for the same reason: the two may be compared
     assert check_budget(tpu, parse_budget("memory.device+5%"), before).status == WITHIN
     exact = dataclasses.replace(before, memory=dataclasses.replace(before.memory, source="artifacts"))
     assert check_budget(tpu, parse_budget("memory.device+5%"), exact).status == UNKNOWN
@@ -213,23 +214,23 @@ def test_a_rule_that_could_not_look_is_no_absence_of_findings(report: Report, sn
     assert "--ignore HLO302" in result.reason
     assert check_budget(lacking, parse_budget("findings.HLO3=99")).status == UNKNOWN
     assert check_budget(lacking, parse_budget("findings.HLO1=99")).status == WITHIN
-    # Neither could it for the baseline: then the two are alike.
+    # It could not run for the baseline either: then the two are equal.
     assert "HLO302" in snapshot.rules_not_run
     assert check_budget(lacking, parse_budget("findings.error+0"), snapshot).status == WITHIN
     knew = dataclasses.replace(snapshot, rules_not_run=())
     assert check_budget(lacking, parse_budget("findings.error+0"), knew).status == UNKNOWN
 
 
-def test_a_rule_that_needs_a_trace_is_not_asked_of_a_prediction_unless_it_is_named(report: Report) -> None:
+def test_a_rule_that_needs_a_trace_is_not_required_of_a_prediction_unless_it_is_named(report: Report) -> None:
     lacking = dataclasses.replace(report, rules_not_run=(RuleNotRun("HLO407", "x", "needs a trace with whole steps"),))
     assert check_budget(lacking, parse_budget("findings=99")).status == WITHIN
     assert check_budget(lacking, parse_budget("findings.HLO407=0")).status == UNKNOWN
 
 
-def test_a_rule_that_is_named_must_have_looked_also_where_the_baseline_lacks_it(
+def test_a_rule_that_is_named_must_have_run_also_where_the_baseline_lacks_it(
     report: Report, snapshot: Snapshot
 ) -> None:
-    """Both sides missed it: that is alike for all errors, and nothing at all for the rule that was asked for."""
+    """Use a rule that both sides missed. That is equal for all errors, and no evidence for the rule that is named."""
     assert {"HLO302", "HLO303", "HLO407"} <= set(snapshot.rules_not_run)
     for text in ("findings.HLO302+0", "findings.HLO302=0", "findings.HLO407=0", "findings.HLO41=0", "findings.HLO41+9"):
         result = check_budget(report, parse_budget(text), snapshot)
@@ -267,7 +268,7 @@ def test_a_budget_that_can_count_nothing_is_refused_before_anything_is_read(argu
     assert "no such file" not in result.stderr
 
 
-def test_the_projects_table_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_projects_table_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = '[tool.hloinspect]\nignore = ["HLO302"]\nbudget = ["{}"]\n'
     monkeypatch.chdir(tmp_path)
     for budget, words in (

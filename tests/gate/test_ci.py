@@ -28,7 +28,7 @@ needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="
 
 
 def changed(home: Path, change: str) -> Path:
-    """A copy of the example with one of its changes."""
+    """Return a copy of the example with one of its changes."""
     shutil.copytree(EXAMPLE, home)
     patch = (home / "changes" / f"{change}.patch").read_text(encoding="utf-8")
     subprocess.run(
@@ -62,7 +62,7 @@ def test_a_change_is_passed_or_stopped_with_the_line_that_it_is_about(
         assert word in done.stdout
     over = [check["budget"]["text"] for check in found["checks"] if check["status"] == "over"]
     assert [word for word in words if "=" in word or "+" in word] == (sorted(over) if code else [])
-    # The baseline was made with one version of jax; with another this says so, and compares all the same.
+    # The baseline was made with one version of jax; with another this says so, and still compares.
     assert all(line in done.stdout for line in found["differences"][0]["made"])
     notes = (home / "notes").read_text(encoding="utf-8")
     assert notes.count("::error file=train.py,line=") == len(over) + is_wrong
@@ -149,7 +149,7 @@ def test_the_actions_script_runs_the_gate_and_writes_where_github_looks(
 
 @pytest.fixture(scope="module")
 def small_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A step of a few instructions, and a test that checks it."""
+    """Return a step of a few instructions, and a test that checks it."""
     home = tmp_path_factory.mktemp("small")
     (home / "small.py").write_text(
         "import jax, jax.numpy as jnp\n"
@@ -208,7 +208,7 @@ def _compile_from_cache(home: Path, cache: Path) -> None:
 
 @needs_jax
 @pytest.mark.slow
-def test_a_program_that_jax_made_here_is_checked_and_nobody_is_told_that_a_cpu_is_a_gpu(tmp_path: Path) -> None:
+def test_a_program_that_jax_made_here_is_checked_and_a_cpu_is_not_called_a_gpu(tmp_path: Path) -> None:
     script = (
         "import jax, jax.numpy as jnp, hloinspect\n"
         "from hloinspect import NotEnoughEvidence\n"

@@ -1,4 +1,4 @@
-"""``[[tool.hloinspect.step]]``: the whole gate of a project from pyproject.toml."""
+"""The tables ``[[tool.hloinspect.step]]``: the whole gate of a project from pyproject.toml."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_steps_that_a_baseline_would_call_the_same_are_refused_with_what_differs
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two files of one name in two folders, and a working directory beside them."""
+    """Return two files of one name in two folders, and a working directory beside them."""
     files = [tmp_path / folder / "step.hlo.gz" for folder in ("a", "b", "deep/a")]
     for file in files:
         file.parent.mkdir(parents=True)
@@ -269,7 +269,7 @@ def test_an_update_does_not_replace_the_entry_of_another_folder(elsewhere: list[
     assert f"this is {elsewhere[other].parent.name}/step.hlo.gz (folder " in refused.stderr
     assert "--as step.hlo.gz" in refused.stderr
     assert Path("b.json").read_bytes() == recorded
-    # Another machine has the file elsewhere: what is compared goes by the name.
+    # Another machine has the file elsewhere: the name decides what is compared.
     assert check(elsewhere[other], *options).exit_code == 0
     # Whoever gives the name says which step it is.
     assert check(elsewhere[other], *options, "--as", "other", "--update-baseline").exit_code == 0

@@ -1,4 +1,5 @@
-"""A baseline is a file that anyone may have touched: it is read whole, or refused with the path of the field."""
+"""Decoding of a baseline, a file that anyone may have changed: it is read whole, or refused with the path of the
+field."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ SAMPLE = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
 
 @pytest.fixture(scope="module")
 def valid() -> dict[str, Any]:
-    """A baseline with every kind of field filled."""
+    """Return a baseline with every kind of field filled."""
     entry = snapshot_of(api.inspect(str(SAMPLE), target="gb200").report, "step", origin="a/step (folder 0123)")
     data: dict[str, Any] = json.loads(to_json(Baseline(Path("b.json"), (entry,))))
     made = data["entries"][0]["made"]
@@ -43,7 +44,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refusal(file: Path, text: str) -> str:
-    """The one line with which a baseline is refused."""
+    """Return the one line with which a baseline is refused."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         load_baseline(file)
@@ -100,7 +101,7 @@ def put(data: Any, path: tuple[str | int, ...], value: object) -> Any:
 
 
 def fields(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every field with its path."""
+    """Yield every field with its path."""
     if path:
         yield path, value
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -155,7 +156,7 @@ def test_a_count_of_an_unknown_word_is_refused(valid: dict[str, Any], file: Path
     assert f"{written(('entries', 0, *table))}: unknown key 'hiden'" in said
 
 
-def test_a_key_that_is_missing_misspelt_or_of_a_newer_version_is_told_apart(valid: dict[str, Any], file: Path) -> None:
+def test_missing_misspelt_and_newer_keys_are_distinguished(valid: dict[str, Any], file: Path) -> None:
     for path, value in fields(valid):
         if not isinstance(path[-1], str) or path in (("schema",), ("entries",)):
             continue

@@ -1,4 +1,4 @@
-"""Which findings are new: sets of (rule, tensor, place), so that one which went does not hide another which came."""
+"""New findings: sets of (rule, tensor, place), so that one which went does not hide another which came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from hloinspect.cli import main
 from hloinspect.gate import findings
 from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
-from hloinspect.gate.findings import CAME, CHANGED, WENT, FindingChange, finding_changes, new_count, tensor_text
+from hloinspect.gate.findings import (
+    CAME,
+    CHANGED,
+    WENT,
+    FindingChange,
+    finding_changes,
+    finding_tensors_text,
+    new_count,
+)
 from hloinspect.gate.gate import Checked, check_report
 from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.gate.snapshot import FindingGroup, Snapshot, Subject, snapshot_of
@@ -42,7 +50,7 @@ def snapshot(report: Report) -> Snapshot:
 
 
 def about(*tensors: str, file: str = "train.py", function: str = "layer") -> tuple[Subject, ...]:
-    """Subjects by ``name``, ``name array``, ``array`` (with a bracket) or "" for no tensor."""
+    """Return subjects by ``name``, ``name array``, ``array`` (with a bracket) or "" for no tensor."""
     found = []
     for text in tensors:
         name, _, array = (f" {text}" if "[" in text and " " not in text else text).partition(" ")
@@ -100,11 +108,11 @@ def test_a_tensor_without_a_name_is_known_by_its_type_and_shape() -> None:
 
 def test_a_finding_that_grows_by_a_tensor_is_new_for_that_tensor_alone() -> None:
     (change,) = finding_changes([group()], [group(subjects=about("hid", "q", "bf16[8]"))])
-    assert (change.kind, change.group.count, tensor_text(change.group)) == (CAME, 2, "q, bf16[8]")
+    assert (change.kind, change.group.count, finding_tensors_text(change.group)) == (CAME, 2, "q, bf16[8]")
 
 
 def test_a_place_that_costs_more_comes_first_and_is_no_difference() -> None:
-    """The place of a finding is that of its costliest transfer; which that is may change."""
+    """Use a finding at several places: its place is that of its costliest transfer, and which that is may change."""
     both = about("hid") + about("q", function="attention")
     before, after = group(subjects=both), group(function="attention", subjects=both)
     assert kinds(before, after) == []
@@ -151,7 +159,7 @@ def test_a_finding_stands_for_one_other_and_that_of_its_name_first(
     before: tuple[str, ...], after: tuple[str, ...], came: str, went: str
 ) -> None:
     changes = finding_changes([group(subjects=about(*before))], [group(subjects=about(*after))])
-    assert {change.kind: tensor_text(change.group) or "nothing" for change in changes} == {
+    assert {change.kind: finding_tensors_text(change.group) or "nothing" for change in changes} == {
         kind: text for kind, text in ((CAME, came), (WENT, went)) if text
     }
     assert new_count(changes, "", "error") == (1 if came else 0)
@@ -164,7 +172,7 @@ def test_an_array_whose_name_got_known_is_that_of_its_severity() -> None:
         group(severity="warning", subjects=about("a bf16[8]")),
     ]
     (change,) = finding_changes(plain, named)
-    assert (change.kind, tensor_text(change.group), change.group.severity) == (CAME, "hid", "error")
+    assert (change.kind, finding_tensors_text(change.group), change.group.severity) == (CAME, "hid", "error")
 
 
 tensors = st.sampled_from(["hid", "q", "k bf16[8]", "m bf16[8]", "bf16[8]", "bf16[9]", ""])
@@ -200,7 +208,8 @@ def tensors_of(groups: Sequence[FindingGroup]) -> set[Tensor]:
 
 
 def expected_new(before: set[Tensor], after: set[Tensor]) -> int:
-    """How many came, one place after the other: by names, and then one for each array that a side has no name of."""
+    """Return how many came, one place after the other: by names, and then one for each array that a side has no name
+    of."""
     count = 0
     for code, function in {tensor[:2] for tensor in after}:
         had, has = ({t[2:] for t in side if t[:2] == (code, function)} for side in (before, after))
@@ -222,7 +231,7 @@ def test_as_many_are_new_as_have_no_counterpart(before: list[FindingGroup], afte
 
 
 def calls_for(count: int) -> int:
-    """How many functions are called to compare so many findings of one place with as many others."""
+    """Return how many functions are called to compare ``count`` findings of one place with as many others."""
     sides = [
         [group(subjects=about(*(f"{side}{n} bf16[{n}]" for n in range(count)), *(f"f32[{n}]" for n in range(count))))]
         for side in "ab"
@@ -327,7 +336,7 @@ def test_a_pass_names_what_is_new_and_what_allows_it(report: Report, tmp_path: P
 
 
 def said(code: str, severity: str, line: int, function: str = "layer") -> FindingInfo:
-    """A finding whose message is its line."""
+    """Return a finding whose message is its line."""
     source = SourceInfo("train.py", line, function)
     return FindingInfo(code, "a-name", severity, f"message {line}", "a remedy", None, None, source, {})
 
@@ -380,7 +389,7 @@ def test_a_broken_tolerance_points_at_what_it_counts(report: Report) -> None:
     assert places == [33, 22, 11]
 
 
-def test_names_of_what_was_lost_tell_findings_without_transfers_apart(report: Report) -> None:
+def test_names_of_what_was_lost_distinguish_findings_without_transfers(report: Report) -> None:
     def lost(*names: str) -> Snapshot:
         found = tuple(
             FindingInfo("HLO309", "a", "error", "m", "r", None, None, None, {"names": [name]}) for name in names
@@ -388,7 +397,7 @@ def test_names_of_what_was_lost_tell_findings_without_transfers_apart(report: Re
         return snapshot_of(dataclasses.replace(report, findings=found), "step")
 
     changes = finding_changes(lost("hid", "q").findings, lost("hid", "k").findings)
-    assert [(change.kind, tensor_text(change.group)) for change in changes] == [(CAME, "k"), (WENT, "q")]
+    assert [(change.kind, finding_tensors_text(change.group)) for change in changes] == [(CAME, "k"), (WENT, "q")]
 
 
 # ---- baselines that older versions wrote

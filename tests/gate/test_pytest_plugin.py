@@ -1,4 +1,4 @@
-"""The pytest plugin as a project uses it: in a pytest of its own."""
+"""The pytest plugin as a project uses it: in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def run_pytest(
     )
 
 
-def test_a_test_passes_fails_or_cannot_tell_as_the_command_does(project: Path) -> None:
+def test_a_test_passes_fails_or_stays_undecided_as_the_command_does(project: Path) -> None:
     done = run_pytest(project, "test_steps.py", "-q", "-rA")
     assert done.returncode == 1
     outcomes = {
@@ -182,7 +182,7 @@ def test_workers_hand_on_what_was_not_looked_for(project: Path) -> None:
 
 
 def test_two_projects_do_not_replace_each_others_entry(tmp_path: Path) -> None:
-    """The name is the path from the root directory, which no user gave."""
+    """Use names that no user gave: the name is the path from the root directory."""
     test = """
 def test_it(hloinspect):
     hloinspect.check("step.hlo.gz", target="gb200", baseline="../b.json", budget="stall=99%")
@@ -219,7 +219,7 @@ def test_a_baseline_is_recorded_by_several_workers_and_then_held(project: Path) 
     assert "if this is meant: pytest --hloinspect-update-baseline" in lost.stdout
 
 
-def test_the_plugin_imports_nothing_that_no_test_asks_for(tmp_path: Path) -> None:
+def test_the_plugin_imports_nothing_that_no_test_needs(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
         "import sys\n"
         "def test_other():\n"

@@ -1,4 +1,4 @@
-"""``hloinspect.check`` from Python."""
+"""The function ``hloinspect.check`` in Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.gate_samples import SMALL, fixture_text
 
 
 class Compiled:
-    """What hloinspect uses of a jax.stages.Compiled: its text. The real one is checked in test_gate_ci.py."""
+    """The part of a jax.stages.Compiled that hloinspect uses: its text. The real one is checked in test_ci.py."""
 
     def as_text(self) -> str:
         return fixture_text("gb200_host_stack_donated")
@@ -31,7 +31,7 @@ def test_what_is_within_is_returned_and_what_is_over_is_raised_with_the_report()
     assert "\n" not in str(caught.value)
 
 
-def test_what_nobody_can_say_is_raised_unless_it_is_allowed() -> None:
+def test_an_unknown_is_raised_unless_it_is_allowed() -> None:
     with pytest.raises(NotEnoughEvidence, match="no target was given"):
         hloinspect.check(SMALL, budget="stall=99%")
     assert hloinspect.check(SMALL, budget="stall=99%", allow_unknown=True).results[0].status == "unknown"
@@ -71,7 +71,7 @@ def test_a_report_an_inspection_and_a_compiled_program_are_checked_as_they_are()
 
 
 def local_step() -> None:
-    """Stands for a step."""
+    """Do nothing, in place of a step."""
 
 
 def test_what_is_no_step_says_so() -> None:
@@ -102,6 +102,6 @@ def test_errors_of_the_gate_are_the_packages_errors() -> None:
     assert issubclass(NotEnoughEvidence, BudgetExceeded)
 
 
-def test_a_baseline_that_nobody_named_is_missed_before_anything_is_read() -> None:
+def test_a_baseline_that_was_not_named_is_missed_before_anything_is_read() -> None:
     with pytest.raises(UsageError, match="update_baseline needs to know which: baseline=FILE"):
         hloinspect.check("no such input", update_baseline=True)

@@ -1,4 +1,4 @@
-"""What an instruction reads and writes, held against fusions that are worked out row by row."""
+"""Bytes that an instruction reads and writes, compared with fusions that are evaluated row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL = ROWS * ROW_BYTES
 
 
 def accesses_of(body: str, computations: str = "") -> tuple[Access, ...]:
-    """Accesses of the root of an entry computation."""
+    """Return the accesses of the root of an entry computation."""
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     text = f"HloModule m, is_scheduled=true\n\n{computations.strip()}\n\nENTRY %main () -> f32[] {{\n{lines}\n}}\n"
     module = load_module_bytes(text.encode())
@@ -25,7 +25,7 @@ def accesses_of(body: str, computations: str = "") -> tuple[Access, ...]:
 
 
 def of_fusion(body: str, operands: str, result: str) -> dict[tuple[int, tuple[int, ...]], int]:
-    """Bytes by operand and path (-1: result) of a fusion with this body."""
+    """Return the bytes by operand and path (-1: result) of a fusion with this body."""
     names = [part.partition(" ")[2] for part in operands.split(", ")]
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     kinds = [part.partition(" ")[0] for part in operands.split(", ")]
@@ -192,7 +192,7 @@ def test_bodies_that_make_no_sense_end_and_never_cost_more_than_everything(body:
 
 @dataclass(frozen=True)
 class Value:
-    """A value in a fusion: for each row the rows of parameter 0 that it is made from."""
+    """A value in a fusion: for each row the rows of parameter 0 from which it is computed."""
 
     name: str
     rows: tuple[frozenset[int], ...]
@@ -204,7 +204,7 @@ class Value:
 
 @st.composite
 def fusions(draw: st.DrawFn) -> tuple[str, Value]:
-    """Lines of a fusion over one parameter of 8 rows, and its root."""
+    """Draw the lines of a fusion over one parameter of 8 rows, and its root."""
     values = [Value("p", tuple(frozenset({row}) for row in range(ROWS)))]
     lines = ["%p = f32[8,16] parameter(0)", "%zero = s32[] constant(0)"]
     for number in range(draw(st.integers(1, 6))):
@@ -242,7 +242,7 @@ def fusions(draw: st.DrawFn) -> tuple[str, Value]:
 
 @given(fusion=fusions())
 def test_a_fusion_never_reads_less_than_its_result_needs_nor_more_than_there_is(fusion: tuple[str, Value]) -> None:
-    """Rows that an update in place leaves alone need not be read: those are left out of what is needed."""
+    """Leave rows out that an update in place does not change: they need not be read."""
     body, root = fusion
     found = of_fusion(body, "f32[8,16] p", root.shape)
     read, written = found.get((0, ()), 0), found.get((-1, ()), 0)

@@ -1,16 +1,18 @@
-"""Text and proto of the same module give the same model.
+"""Agreement of text and proto: both readers give the same model of one module.
 
-jaxlib makes the proto of a text. It runs in a child process: it may abort on a text that it does not like.
+jaxlib makes the proto from the text. It runs in a child process, since it may abort on a text that it cannot read.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib.util
 import lzma
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,15 +21,23 @@ import pytest
 
 from hloinspect.hlo import Computation, Instruction, Module, Operand, load_module, parse_proto, parse_text
 from tests.support.hlo_samples import CORPUS, DATA, FIELDS, ROOT, zoo_proto, zoo_text
+from tests.support.thorough import is_thorough
 
 CONVERT = """
 import sys
 from jaxlib import _hlo
-module = _hlo.hlo_module_from_text(sys.stdin.buffer.read().decode())
-sys.stdout.buffer.write(module.as_serialized_hlo_module_proto())
+while size := sys.stdin.buffer.readline():
+    try:
+        made = _hlo.hlo_module_from_text(sys.stdin.buffer.read(int(size)).decode()).as_serialized_hlo_module_proto()
+    except Exception as error:
+        made = b""
+        print(error, file=sys.stderr, flush=True)
+    sys.stdout.buffer.write(b"%d\\n" % len(made) + made)
+    sys.stdout.buffer.flush()
 """
 UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\{(?:[^{}]|\{[^{}]*\})*\}")
-"""XLA prints the aliasing of an all-reduce-start, but jaxlib's own parser refuses it. The model has no such field."""
+"""Lines that XLA prints and jaxlib's own parser refuses: the aliasing of an all-reduce-start. The model has no such
+field."""
 PAIRS = sorted(path.parent for path in (ROOT / "fixtures").rglob("module.hlo.pb.gz"))
 TEXTS = sorted(
     path
@@ -36,28 +46,28 @@ TEXTS = sorted(
     if path.name.endswith((".hlo", ".hlo.gz", ".txt"))
 )
 OF_THE_WRAPPED = ("called", "custom_call_target", "replica_groups", "dim_labels", "window_text", "feature_groups")
-"""Fields that a sugared start has from the instruction that it wraps."""
+"""Fields that a sugared start has from the instruction inside it."""
 FRAMES_LOST = ("tpu_llama_train_no_offload",)
-"""jaxlib drops stacks whose table has plain ids, an old spelling: their innermost frame is not compared."""
+"""Fixtures whose stacks jaxlib drops: their table has plain ids, an old spelling. Innermost frames are not compared."""
 
 
-# ---- the two spellings of one thing, made one
+# ---- one form for the two spellings
 
 
 def resolved(module: Module, computation: Computation, operand: Operand) -> Operand:
-    """The operand as a path into what is no get-tuple-element, as compact text writes it."""
+    """Return the operand as a path into what is no get-tuple-element, as compact text writes it."""
     source, path = module.resolve(computation, operand)
     return operand if source is None else Operand(source.name, path)
 
 
 def wrapped(module: Module, instruction: Instruction) -> Instruction | None:
-    """What an ``async-start`` wraps: the root of its one computation."""
+    """Return the instruction inside an ``async-start``: the root of its only computation."""
     called = [module.computations[name] for name in instruction.called.get("calls", ()) if name in module.computations]
     return called[0].root if instruction.opcode == "async-start" and len(called) == 1 else None
 
 
 def start_of(computation: Computation, instruction: Instruction) -> Instruction:
-    """The start behind an async update or done."""
+    """Return the start of an async update or done."""
     found: Instruction | None = instruction
     while found is not None and found.opcode in ("async-update", "async-done"):
         found = computation.find(found.operands[0].name)
@@ -66,8 +76,10 @@ def start_of(computation: Computation, instruction: Instruction) -> Instruction:
 
 
 def unwrapped(module: Module, computation: Computation, instruction: Instruction, field: str) -> Any:
-    """A field as ``compiled.as_text()`` has it. That prints an async pair as ``fusion-start`` and ``fusion-done`` and
-    shows what is particular to the wrapped instruction."""
+    """Return a field as ``compiled.as_text()`` has it.
+
+    That prints an async pair as ``fusion-start`` and ``fusion-done``, with the fields of the instruction inside it.
+    """
     if field == "operands":
         return tuple(resolved(module, computation, operand) for operand in instruction.operands)
     if field == "opcode" and instruction.opcode in ("async-update", "async-done"):
@@ -82,7 +94,7 @@ def unwrapped(module: Module, computation: Computation, instruction: Instruction
 
 
 def wrappers(module: Module) -> set[str]:
-    """Computations that are only the bodies of async pairs, which sugared text does not print."""
+    """Return the computations that are only bodies of async pairs, which sugared text does not print."""
     calls = [
         (i.opcode.startswith("async-"), name)
         for c in module.computations.values()
@@ -93,14 +105,15 @@ def wrappers(module: Module) -> set[str]:
 
 
 def comparable(field: str, value: Any) -> Any:
-    """jaxlib knows no ``wait_on_operation_queues`` any more and drops it when it reads the text of an older version."""
+    """Return a value for comparison, without ``wait_on_operation_queues``, which current jaxlib drops from older
+    text."""
     if field == "backend_config":
         return {key: part for key, part in value.items() if (key, part) != ("wait_on_operation_queues", [])}
     return dict(value) if isinstance(value, Mapping) else value
 
 
 def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), every: int = 1) -> Iterator[str]:
-    """What differs between two models of one module, in words."""
+    """Yield the differences between two models of one module, in words."""
     fields = [field for field in FIELDS if field not in without]
     for name in ("name", "entry_name", "is_scheduled", "platform"):
         if getattr(text, name) != getattr(proto, name):
@@ -132,15 +145,53 @@ def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), e
             yield f"{computation.name}: host"
 
 
+@functools.cache
+def converter() -> Converter:
+    """The one process of this session that converts."""
+    return Converter()
+
+
+class Converter:
+    """A process that makes protos of texts, one after the other; another one takes over where it has aborted."""
+
+    def __init__(self) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the session
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def proto_of(self, text: bytes) -> bytes:
+        """Return the proto of a text, or nothing where jaxlib does not read it: its reason is in the log."""
+        if self.child is None or self.child.poll() is not None:
+            self.child = subprocess.Popen(
+                [sys.executable, "-c", CONVERT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+            )
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        try:
+            self.child.stdin.write(b"%d\n" % len(text) + text)
+            self.child.stdin.flush()
+            size = int(self.child.stdout.readline() or 0)
+        except BrokenPipeError:
+            size = 0
+        made = self.child.stdout.read(size)
+        if not made:
+            self.child.stdin.close()
+            self.child.stdout.close()
+            self.child.wait()
+        return made
+
+    def last_words(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-200:].strip()
+
+
 def converted(text: str) -> bytes:
-    """The text's proto, made by jaxlib; the test is skipped where there is none or it cannot read the text."""
+    """Return the text's proto, made by jaxlib. Skip the test where jaxlib is missing or cannot read the text."""
     if importlib.util.find_spec("jaxlib") is None or importlib.util.find_spec("jaxlib._hlo") is None:
         pytest.skip("no jaxlib with a reader of text")
-    readable = UNREADABLE.sub(r"\1", text).encode()
-    done = subprocess.run([sys.executable, "-c", CONVERT], input=readable, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this jaxlib does not read it: {done.stderr.decode(errors='replace')[-200:].strip()}")
-    return done.stdout
+    made = converter().proto_of(UNREADABLE.sub(r"\1", text).encode())
+    if not made:
+        pytest.skip(f"this jaxlib does not read it: {converter().last_words()}")
+    return made
 
 
 def unpacked(path: Path) -> str:
@@ -206,5 +257,5 @@ def test_each_text_of_the_corpus_is_the_same_module_as_its_proto(path: Path) -> 
     without: tuple[str, ...] = ()
     if path.name.startswith(FRAMES_LOST):
         without = ("metadata", "backend_config")  # jaxlib also hands a start's configuration to what it wraps
-    every = 1 if len(text) < 8_000_000 else 11
+    every = 1 if len(text) < 8_000_000 or is_thorough() else 11
     assert list(differences(parse_text(text), parse_proto(converted(text)), without=without, every=every)) == []

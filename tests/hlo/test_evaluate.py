@@ -1,4 +1,4 @@
-"""Values of scalar integers, and trip counts of loops, held against the same loop written in Python."""
+"""Values of scalar integers, and trip counts of loops, compared with the same loop in Python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def module_of(text: str) -> Module:
 def loop_text(
     start: str, step: str, condition: str, dtype: str = "s32", state: str = "", carried: str = "", config: str = ""
 ) -> str:
-    """A loop over (i, x): ``step`` makes %next from %i, ``condition`` makes the root from %c."""
+    """Return a loop over (i, x): ``step`` makes %next from %i, ``condition`` makes the root from %c."""
     kind = f"({dtype}[], f32[4]{{0}}{state})"
     return f"""HloModule m, is_scheduled=true
 
@@ -65,7 +65,7 @@ def trips(text: str) -> int | None:
 
 
 def affine(start: int, step: int, limit: int, direction: str, *, mirrored: bool = False, dtype: str = "s32") -> str:
-    """``while start DIRECTION limit: start += step``; mirrored has the limit on the left."""
+    """Return ``while start DIRECTION limit: start += step``. If mirrored, the limit is on the left."""
     sides = "%limit, %c" if mirrored else "%c, %limit"
     return loop_text(
         f"%start = {dtype}[] constant({start})",
@@ -76,7 +76,8 @@ def affine(start: int, step: int, limit: int, direction: str, *, mirrored: bool 
 
 
 def counted(start: int, step: int, limit: int, direction: str, most: int, *, mirrored: bool = False) -> int | None:
-    """The same loop in Python; None where it does more than ``most`` turns or leaves the range of s32."""
+    """Return the trip count of the same loop in Python, or None after ``most`` iterations or outside the range of
+    s32."""
     holds = COMPARE[direction]
     value, iterations = start, 0
     while holds(*((limit, value) if mirrored else (value, limit))):
@@ -116,10 +117,10 @@ def test_the_trips_of_a_counted_loop_are_those_of_the_same_loop_in_python(
     over=st.integers(0, 999),
     direction=st.sampled_from(["LT", "LE", "GT", "GE", "NE"]),
 )
-def test_long_loops_have_the_turns_that_their_limit_was_made_for(
+def test_long_loops_have_the_iterations_that_their_limit_was_chosen_for(
     start: int, step: int, iterations: int, over: int, direction: str
 ) -> None:
-    """The limit is chosen so that ``turns`` come out: on the last value that still passes, or below the next."""
+    """Choose the limit for a number of iterations: on the last value that still passes, or below the next one."""
     over %= step
     sign = -1 if direction in ("GT", "GE") else 1
     limit = start + sign * (
@@ -159,7 +160,7 @@ def test_a_bound_or_a_start_that_is_an_argument_of_the_step_is_unknown() -> None
     assert trips(text.replace("%unknown = s32[] parameter(1)", "%unknown = s32[] constant(77)")) == 77
 
 
-def test_a_step_that_the_loop_works_out_anew_each_turn_is_not_taken_for_a_fixed_one() -> None:
+def test_a_step_that_each_iteration_computes_is_not_taken_for_a_fixed_one() -> None:
     body = "%two = s32[] constant(2)\n  %next = s32[] multiply(%i, %two)"
     limit = "%limit = s32[] constant(1000)\n  ROOT %less = pred[] compare(%c, %limit), direction=LT"
     assert trips(loop_text("%start = s32[] constant(1)", body, limit)) == 10
@@ -186,7 +187,7 @@ def test_a_counter_that_a_minimum_stops_short_of_the_limit_never_ends_the_loop()
 
 @given(holes=st.lists(st.integers(70, 2000), min_size=1, max_size=4))
 def test_the_first_of_several_ways_out_of_a_loop_counts(holes: list[int]) -> None:
-    """``while i < 1500 and i != a and i != b ...``"""
+    """Read ``while i < 1500 and i != a and i != b ...``."""
     lines = ["%n = s32[] constant(1500)", "%k = pred[] compare(%c, %n), direction=LT"]
     last = "k"
     for number, hole in enumerate(holes):
@@ -296,7 +297,7 @@ def test_a_chain_too_long_to_follow_is_unknown_and_no_crash() -> None:
 
 
 def test_deep_chains_inside_nested_fusions_are_unknown_and_no_crash() -> None:
-    """Each fusion's body is a chain below the limit; followed through operands they would exhaust the stack."""
+    """Nest fusions whose bodies are chains below the limit. Followed through operands they would exhaust the stack."""
     fusions = []
     for number in range(60):
         chain = [f"  %n{number}_{k} = s32[] negate(%n{number}_{k - 1})" for k in range(1, 95)]
@@ -312,7 +313,7 @@ def test_deep_chains_inside_nested_fusions_are_unknown_and_no_crash() -> None:
 
 
 def test_elements_that_hand_each_other_their_values_are_unknown_or_right_and_no_crash() -> None:
-    """A loop whose tuple shifts by one each turn: element n takes element n + 1's value through a long chain."""
+    """Shift a loop's tuple by one in each iteration: element n gets the value of element n + 1 through a long chain."""
     width = 80
     kinds = ", ".join(["s32[]"] * width)
     names = [f"  %g{n} = s32[] get-tuple-element(%p), index={n}" for n in range(width)]
@@ -347,14 +348,14 @@ ENTRY %main () -> s32[] {{
     assert trips(text) is None
 
 
-# ---- loops of every integer type, held against a machine that counts in that type
+# ---- loops of every integer type, compared with a machine that counts in that type
 
 
 INTEGERS = ("s8", "u8", "s16", "u16", "s32", "u32", "s64", "u64")
 
 
 def wrapped(value: int, dtype: str) -> int:
-    """Return what a register of this type holds of a value."""
+    """Return the value that a register of this type holds."""
     bits = int(dtype[1:])
     value &= (1 << bits) - 1
     return value - (1 << bits) if dtype[0] == "s" and value >> (bits - 1) else value
@@ -363,7 +364,7 @@ def wrapped(value: int, dtype: str) -> int:
 def run_loop(
     start: int, stride: int, limit: int, direction: str, operation: str, dtype: str
 ) -> tuple[int | None, bool]:
-    """Run the loop turn by turn in Python: its trips (None after 500) and whether the counter has left its type."""
+    """Run the loop in Python: return its trips (None after 500) and whether the counter has left its type."""
     value, left = start, False
     for iterations in range(500):
         if not COMPARE[direction](value, limit):
@@ -376,8 +377,10 @@ def run_loop(
 
 @st.composite
 def small_loops(draw: st.DrawFn) -> tuple[int, int, int, str, str, str, bool]:
-    """Draw start, stride, limit, direction, operation, type and whether the limit is on the left. Start and limit are
-    200 apart at most: a loop of more turns than that leaves its type or never ends."""
+    """Draw start, stride, limit, direction, operation, type and whether the limit is on the left.
+
+    Start and limit are 200 apart at most: a loop of more iterations leaves its type or never ends.
+    """
     dtype = draw(st.sampled_from(INTEGERS))
     bits, signed = int(dtype[1:]), dtype[0] == "s"
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
@@ -417,7 +420,7 @@ def test_a_loop_counts_as_a_machine_of_its_type_does_or_is_unknown(
 
 
 def test_a_counter_in_floating_point_is_not_followed() -> None:
-    """Five halves are more than two there, and large numbers are rounded."""
+    """Compare with floating point, where five halves are more than two and large numbers are rounded."""
     body = "%one = s32[] constant(1)\n  %next = s32[] add(%i, %one)"
     halves = (
         "%two = s32[] constant(2)\n  %f = f32[] convert(%c)\n  %t = f32[] convert(%two)\n  %h = f32[] divide(%f, %t)\n"
@@ -426,11 +429,12 @@ def test_a_counter_in_floating_point_is_not_followed() -> None:
     assert trips(loop_text("%start = s32[] constant(0)", body, halves)) is None
 
 
-# ---- work has an end
+# ---- work has a limit
 
 
 def test_a_body_whose_root_is_not_the_state_of_its_loop_has_an_unknown_count() -> None:
-    """Each turn asks for an element inside the one before; the text has lost the tuple at the end of the body."""
+    """Read a text that has lost the tuple at the end of the body: each iteration needs an element nested in the one
+    before."""
     module = load_module(CASES / "trip_count_hang.hlo")
     (loop,) = (instruction for instruction in module.entry if instruction.opcode == "while")
     assert trip_count(module, module.entry, loop) is None
@@ -460,7 +464,7 @@ def test_fusions_that_call_each_other_twice_are_followed_as_far_as_the_work_goes
 
 
 def test_elements_that_hand_on_their_values_without_end_are_unknown() -> None:
-    """A shift register as wide as a tuple gets: each line that is asked for asks for the next."""
+    """Build a shift register as wide as a tuple can be: each requested line requests the next."""
     width = 2000
     kinds = ", ".join(["s32[]"] * width)
     names = "\n".join(f"  %g{n} = s32[] get-tuple-element(%p), index={n}" for n in range(width))
@@ -524,7 +528,7 @@ def test_a_module_that_has_used_up_its_work_has_unknown_counts_and_no_wrong_ones
 
 @pytest.mark.parametrize("iterations", [0, 1, 7, 100])
 def test_what_a_loop_leaves_is_followed(iterations: int) -> None:
-    """A peeled last iteration takes its index from the counter of the loop before it."""
+    """Take the index of a peeled last iteration from the counter of the loop before it."""
     text = affine(3, 2, 3 + 2 * iterations, "LT").replace("ROOT %loop", "%loop")
     text = text.replace("body=%body\n", "body=%body\n  ROOT %end = s32[] get-tuple-element(%loop), index=0\n")
     module = module_of(text)

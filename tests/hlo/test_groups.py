@@ -1,4 +1,4 @@
-"""Replica groups in their three notations, against an oracle that builds every group with numpy."""
+"""Replica groups in their three notations, compared with an oracle that builds every group with numpy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ def as_groups(groups: Groups) -> ReplicaGroups:
 
 
 def iota_oracle(groups: int, size: int, dims: list[int], order: list[int]) -> Groups:
-    """xla/hlo/ir/replica_group.h: reshape(transpose(reshape(iota(N), dims), order), [groups, size])."""
+    """Build groups as xla/hlo/ir/replica_group.h: reshape(transpose(reshape(iota(N), dims), order), [groups, size])."""
     rows = np.arange(groups * size).reshape(dims).transpose(order).reshape(groups, size)
     return [[int(member) for member in row] for row in rows]
 
 
 def mesh_oracle(devices: np.ndarray, parts: list[tuple[int, int, int]]) -> Groups:
-    """Splits each axis into (before, size, rest) where a part of it is used, and collects the devices that differ in
-    the used ones only; the first part varies slowest."""
+    """Split each axis into (before, size, rest) where a part of it is used, and collect devices that differ only there.
+
+    The first part varies slowest.
+    """
     used = [f"{axis}:{before}:{size}" for axis, before, size in parts]
     dims: list[int] = []
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Loading: what is accepted under which wrapping, and one line for everything else."""
+"""Loading: the accepted formats and packings, and one line for everything else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HAS_ZSTD = any(importlib.util.find_spec(name) for name in ("compression", "zstan
 
 
 class Endless(io.RawIOBase):
-    """A stream that never ends and counts what was taken from it."""
+    """A stream that never ends and counts the bytes taken from it."""
 
     def __init__(self, pattern: bytes) -> None:
         self.pattern = pattern
@@ -55,7 +55,7 @@ def write(folder: Path, data: bytes, name: str = "input") -> Path:
 
 
 def check_line(error: InputError) -> str:
-    """A refusal is one line that begins with the name."""
+    """Assert that a refusal is one line that begins with the name, and return it."""
     message = str(error)
     assert message.startswith("NAME: ")
     assert "\n" not in message
@@ -63,7 +63,7 @@ def check_line(error: InputError) -> str:
 
 
 def refusal(data: bytes, **options: int) -> str:
-    """The one line with which ``data`` is refused."""
+    """Return the one line with which ``data`` is refused."""
     with pytest.raises(InputError) as error:
         load_module_bytes(data, "NAME", **options)
     return check_line(error.value)
@@ -148,7 +148,7 @@ def test_zstd_is_read_where_python_can(tmp_path: Path) -> None:
         packed = zstandard.ZstdCompressor().compress(TEXT)
     assert load_module(write(tmp_path, packed)).name == "zoo"
     assert "damaged" in refusal(packed[:4] + b"\xff" * 40)
-    refusal(packed[: len(packed) // 2])  # zstandard ends such a file without a word: half a module is left
+    refusal(packed[: len(packed) // 2])  # zstandard ends such a file without an error: half a module is left
 
 
 @pytest.mark.skipif(HAS_ZSTD, reason="this Python reads zstd")
@@ -172,7 +172,7 @@ def test_text_is_read_without_protobuf_and_neither_numpy_nor_jax_is_imported() -
         assert done.stdout.strip() == expected
 
 
-# ---- what is refused, and in which words
+# ---- what is refused, and with which words
 
 
 def _tar() -> bytes:

@@ -1,7 +1,8 @@
-"""What is printed reads back as the model that it was printed from, whichever reader that came from."""
+"""Printing: a printed module reads as the model from which it was printed, for both readers."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,21 +31,27 @@ from hloinspect.hlo import (
 from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.schema import hlo_pb2 as schema
 from hloinspect.hlo.shape import parse_shape
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from tests.hlo.test_agreement import TEXTS, converted, differences
 from tests.support.hlo_samples import ROOT, text_of, zoo_proto, zoo_text
+from tests.support.thorough import examples, is_thorough
 
 MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
-    "path", MODULES, ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}"
+    "path",
+    MODULES,
+    ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}",
+    scope="module",  # all tests of one module come together, and it is read once
 )
 
 
 def all_differences(one: Module, other: Module, every: int = 1) -> Iterator[str]:
-    """What differs between the model of a printed text and the one that was printed, also in what the agreement of the
-    readers does not look at. Where host memory may be touched is a text's guess: it must not miss a place."""
+    """Yield the differences between a printed text's model and the original, also where text and proto may differ.
+
+    Where host memory may be touched, text gives only a superset. It must not miss a place.
+    """
     yield from (found for found in differences(one, other, every=every) if not found.endswith(": host"))
     for computation in one.computations.values():
         there = other.computations[computation.name]
@@ -59,7 +66,7 @@ def all_differences(one: Module, other: Module, every: int = 1) -> Iterator[str]
 
 
 def reprinted(module: Module) -> Module:
-    """The module that its printed text spells; printing that once more must change nothing."""
+    """Return the module in its printed text. Assert that printing it again changes nothing."""
     text = print_module(module)
     again = parse_text(text)
     assert print_module(again) == text
@@ -74,36 +81,42 @@ def test_the_zoo_reads_back_as_it_was(module: Module) -> None:
     assert list(all_differences(reprinted(module), module)) == []
 
 
+@functools.lru_cache(maxsize=1)
+def both(path: Path) -> tuple[Module, Module]:
+    """Return a module, and what its printed text spells."""
+    module = load_module(path)
+    return module, reprinted(module)
+
+
 @each_module
 def test_a_fixture_reads_back_as_it_was(path: Path) -> None:
-    module = load_module(path)
-    assert list(all_differences(reprinted(module), module)) == []
+    module, again = both(path)
+    assert list(all_differences(again, module)) == []
 
 
 @each_module
 def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None:
-    module = load_module(path)
-    again = parse_text(print_module(module))
+    module, again = both(path)
     one, other = find_offload(module), find_offload(again)
     assert one.transfers == other.transfers
     assert (one.host_copies, one.host_values) == (other.host_copies, other.host_values)
-    assert check_slices(program_of(module)) == check_slices(program_of(again))
+    assert check_slices(build_program(module)) == check_slices(build_program(again))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_a_text_of_the_corpus_reads_back_as_it_was(path: Path) -> None:
     module = load_module(path)
-    if module.size_bytes > 30e6:
-        pytest.skip("55 MB are printed by hand, not in every run")
-    every = 1 if module.size_bytes < 1e6 else 13
+    if module.size_bytes > 30e6 and not is_thorough():
+        pytest.skip("55 MB are printed in a thorough run only")
+    every = 1 if module.size_bytes < 1e6 or is_thorough() else 13
     assert list(all_differences(parse_text(print_module(module)), module, every)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["jax0.12.0.1/gb200_offload_scan", "jax0.10.2/gb200_optimizer"])
 def test_xla_reads_a_printed_text_as_the_same_module(name: str) -> None:
-    """An independent reader. It must be told the scalars that the model leaves out; any value will do."""
+    """Use XLA as an independent reader. It needs the scalars that the model leaves out; any value will do."""
     module = load_module(ROOT / "fixtures" / name / "module.hlo.txt.gz")
     text = re.sub(r"(\w+\[\]) constant\(\{\.\.\.\}\)", r"\1 constant(0)", print_module(module))
     assert list(differences(module, parse_proto(converted(text)))) == []
@@ -145,7 +158,7 @@ def test_what_only_a_text_has_is_kept() -> None:
         assert part in text
 
 
-def test_a_platform_is_kept_though_the_tiles_that_told_it_are_not() -> None:
+def test_a_platform_is_kept_although_the_tiles_that_showed_it_are_not() -> None:
     module = parse_text(text_of("ROOT %p = f32[8,128]{1,0:T(8,128)S(5)} parameter(0)"))
     assert module.platform == "tpu"
     again = reprinted(module)
@@ -170,7 +183,7 @@ def test_a_name_that_text_cannot_spell_is_refused(name: str) -> None:
         print_module(odd)
 
 
-# ---- models that nobody wrote
+# ---- models without a source
 
 
 class Built(Instruction):
@@ -261,7 +274,7 @@ def numbers(size: int = 3) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def particulars(draw: st.DrawFn, callees: Sequence[str]) -> dict[str, Any]:
-    """What instructions of one opcode have and others have not."""
+    """Draw the attributes of one opcode that other opcodes do not have."""
     name = st.sampled_from(callees)
     kinds: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         "negate": st.just({}),
@@ -339,7 +352,7 @@ def instructions(draw: st.DrawFn, callees: Sequence[str]) -> list[Built]:
 def modules(draw: st.DrawFn) -> Module:
     names = [f"{draw(STEMS)}.{number}" for number in range(draw(st.integers(1, 3)))]
     entry = draw(st.sampled_from(names))
-    made = {  # each calls those ahead of it, or one that is not there: the reader refuses circles
+    made = {  # each calls those before it, or a missing one: the reader refuses circles
         name: BuiltComputation(
             name, name == entry, draw(st.just("") | TEXT), draw(instructions([*names[:number], "nobody.0"]))
         )
@@ -355,14 +368,14 @@ def modules(draw: st.DrawFn) -> Module:
 
 
 def says_nothing_of_a_platform(module: Module) -> bool:
-    """Whether no text in it is by chance what tells a platform."""
+    """Return whether no text of the module contains by chance a mark of a platform."""
     marks = ("operation_queue_id", "fusion_backend_config", "__cublas", "T(8,128)", "scoped_memory_configs")
     marks += ("fingerprint_before_lhs", "outer_dimension_partitions", "__ynn_fusion", "__onednn$", "lapack_")
     return not any(mark in print_module(module).partition("%")[2] for mark in marks)
 
 
 @given(modules())
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(50, 2000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_model_reads_back_as_it_was(module: Module) -> None:
     assume(says_nothing_of_a_platform(module))
     assert list(all_differences(reprinted(module), module)) == []
@@ -377,7 +390,7 @@ def test_any_shape_reads_back_as_it_was(shape: Shape) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
     proto = schema.HloModuleProto.FromString(zoo_proto())
     every = [instruction for computation in proto.computations for instruction in computation.instructions]
@@ -403,7 +416,7 @@ def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_damaged_text_that_can_be_printed_reads_back_as_it_was(data: st.DataObject) -> None:
     text = zoo_text()
     start = data.draw(st.integers(text.index("%add"), len(text) - 1))

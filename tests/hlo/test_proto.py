@@ -1,4 +1,4 @@
-"""The proto reader: order, references, payloads, and what it refuses."""
+"""The reader of protos: order, references, payloads, and errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo import Frame, Shape, parse_proto
 from hloinspect.hlo.proto import MAX_FRAMES
 from hloinspect.hlo.schema import hlo_pb2 as schema
-from tests.support.hlo_samples import ask_everything, zoo_proto
+from tests.support.hlo_samples import read_everything, zoo_proto
 
 Change = Callable[[schema.HloModuleProto], None]
 
 
 def zoo(change: Change | None = None) -> schema.HloModuleProto:
-    """The zoo as a message, changed. It holds only what the schema knows: enough, as the reader knows no more."""
+    """Return the zoo as a message, after a change. It contains only fields of the schema, which the reader reads."""
     proto = schema.HloModuleProto.FromString(zoo_proto())
     if change:
         change(proto)
@@ -62,7 +62,7 @@ def test_a_bare_module_and_one_inside_a_hlo_proto_are_the_same() -> None:
     bare, wrapped = parse_proto(zoo_proto()), parse_proto(schema.HloProto(hlo_module=zoo()).SerializeToString())
     assert [i.name for i in wrapped.entry] == [i.name for i in bare.entry]
     assert (wrapped.kind, wrapped.name, wrapped.platform) == ("proto", "zoo", "gpu")
-    assert ask_everything(wrapped) == ask_everything(bare) > 1000
+    assert read_everything(wrapped) == read_everything(bare) > 1000
 
 
 def test_a_backend_config_is_found_inline_in_a_payload_or_in_the_modules_table() -> None:
@@ -79,7 +79,7 @@ def test_a_backend_config_is_found_inline_in_a_payload_or_in_the_modules_table()
     assert places == ["table 0", "table 1", "inline", "old field", None]
 
 
-def test_a_payload_that_is_not_there_is_refused_when_asked_for() -> None:
+def test_a_missing_payload_is_refused_at_its_first_use() -> None:
     def dangle(proto: schema.HloModuleProto) -> None:
         instruction(proto, "arg0").backend_config_payload.id = 7
 
@@ -246,7 +246,7 @@ def test_a_module_that_contradicts_itself_is_refused(change: Change, message: st
 
 
 @pytest.mark.parametrize("element_type", [0, 77, -1])
-def test_an_unknown_element_type_is_refused_when_the_shape_is_asked_for(element_type: int) -> None:
+def test_an_unknown_element_type_is_refused_when_the_shape_is_read(element_type: int) -> None:
     def set_type(proto: schema.HloModuleProto) -> None:
         instruction(proto, "reduced.1").shape.element_type = element_type
 
@@ -267,7 +267,7 @@ def test_an_array_that_no_machine_could_count_is_refused() -> None:
         _ = reduced.shape
 
 
-def test_a_negative_dimension_is_refused_when_the_shape_is_asked_for() -> None:
+def test_a_negative_dimension_is_refused_when_the_shape_is_read() -> None:
     def set_dimension(proto: schema.HloModuleProto) -> None:
         instruction(proto, "reduced.1").shape.dimensions[0] = -5
 
@@ -287,7 +287,7 @@ def test_shapes_nested_without_end_are_refused(depth: int) -> None:
     nested = target + b"\x1a" + _varint(len(shape)) + shape
     data = _replace(proto, "reduced.1", nested)
     with pytest.raises(HloParseError, match=r"nested|neither"):
-        ask_everything(parse_proto(data))
+        read_everything(parse_proto(data))
 
 
 def _varint(value: int) -> bytes:
@@ -299,7 +299,7 @@ def _varint(value: int) -> bytes:
 
 
 def _replace(proto: schema.HloModuleProto, name: str, data: bytes) -> bytes:
-    """The module with one instruction's bytes exchanged, which Python's encoder would refuse to nest as deeply."""
+    """Return the module with the bytes of one instruction replaced, nested deeper than Python's encoder allows."""
     owner = next(c for c in proto.computations if any(i.name == name for i in c.instructions))
     kept = [i for i in owner.instructions if i.name != name]
     del owner.instructions[:]

@@ -150,5 +150,5 @@ def test_every_shape_is_read_back_as_it_was_spelt(shape: Shape) -> None:
 
 
 def test_a_control_character_beside_a_number_in_a_layout_is_passed_over_like_other_white_space() -> None:
-    # found by fuzzing: str.strip takes U+001F for white space, int() does not
+    # Found by fuzzing: str.strip takes U+001F for white space, and int() does not.
     assert parse_shape("f32[2,3]{1\x1f,0}").minor_to_major == (1, 0)

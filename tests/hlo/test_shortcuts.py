@@ -1,4 +1,4 @@
-"""What the text reader finds without taking lines apart is what taking every line apart finds."""
+"""Shortcuts of the text reader, compared with parsing every line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_places_of_names_opcodes_and_uses_are_those_of_the_instructions(path: Pa
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_computations_that_are_alike_cost_the_same_and_write_in_place_alike(path: Path) -> None:
-    """Each fusion is judged by its own body in a module that shares nothing."""
+    """Compare each fusion with its own body in a module that shares nothing."""
     module, alone = load_module(path), load_module(path)
     for computation in module.computations.values():
         for instruction in computation:
@@ -138,13 +138,13 @@ def test_what_they_call_counts_by_what_it_does() -> None:
 
 
 def test_a_callee_without_its_percent_sign_is_refused_where_names_have_one() -> None:
-    """Else a circle of calls could hide from the check that looks for percent signs only."""
+    """Refuse such a callee, since the check for circles searches only for percent signs."""
     text = text_of("ROOT %f = f32[] fusion(), kind=kLoop, calls=one", before=PAIR)
     with pytest.raises(HloParseError, match="names no computation"):
         _ = parse_text(text).entry.instruction(0).called
 
 
 def test_an_entry_that_calls_itself_is_refused() -> None:
-    """Found by fuzzing: nobody else calls it, so the check for circles passed it over."""
+    """Refuse a circle found by fuzzing: no other computation calls the entry, so the check did not see it."""
     with pytest.raises(HloParseError, match="calls itself"):
         parse_text(text_of("ROOT %f = f32[] fusion(), kind=kLoop, calls=%main"))

@@ -15,7 +15,7 @@ HOSTILE_NAME = 'calls=%x, metadata={op_name=\\"y\\"}, } ) ] to_apply=%z'
 
 
 def only(line: str, *, before: str = "", header: str = "HloModule m, is_scheduled=true") -> Instruction:
-    """The one instruction of a module."""
+    """Return the only instruction of a module."""
     return parse_text(text_of(line, before=before, header=header)).entry.instruction(0)
 
 
@@ -262,7 +262,7 @@ def test_text_that_is_no_module_is_refused_with_its_place(text: str, message: st
     "line",
     ["%a = f32[]", "%a = (f32[], negate(%p)", "%a = f32[] negate(%p", '%a = f32[] custom-call("x', "%a = f32[] 1(%p)"],
 )
-def test_a_damaged_instruction_is_refused_with_its_line_when_asked_for(line: str) -> None:
+def test_a_damaged_instruction_is_refused_with_its_line_at_its_first_use(line: str) -> None:
     module = parse_text(text_of(line))
     with pytest.raises(HloParseError) as error:
         module.entry.instruction(0)

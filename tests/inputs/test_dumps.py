@@ -1,4 +1,4 @@
-"""Directories of --xla_dump_to: which module is taken, and what the files beside it say."""
+"""Directories of --xla_dump_to: which module is chosen, and what the files that belong to it say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hloinspect.inputs.dumps import (
     touches_host,
 )
 from tests.support.hlo_samples import ROOT
-from tests.support.report_contract import REPORT, complaints
+from tests.support.json_schemas import faults
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 OFFLOAD, SAVE, TPU = "gb200_offload_scan", "gb200_save", "v6e_offload_scan"
@@ -40,7 +40,7 @@ def module_bytes(fixture: str, spelling: str = "txt") -> bytes:
 
 @pytest.fixture
 def dump(tmp_path: Path) -> Callable[..., Path]:
-    """Puts a module of a fixture into the dump directory, as XLA names its files, and returns the file."""
+    """Return a function that writes a fixture's module to the dump directory, named as by XLA, and returns the file."""
     folder = tmp_path / "dump"
     folder.mkdir()
 
@@ -66,7 +66,7 @@ def report(*arguments: str | Path, code: int | None = None) -> dict[str, Any]:
     result = run(*arguments, "--format", "json")
     assert result.exit_code in ((0, 3) if code is None else (code,)), result.output
     found: dict[str, Any] = json.loads(result.stdout)
-    assert complaints(found, REPORT) == []
+    assert faults(found, "report") == []
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_directory_with_the_name_of_a_module_is_none(tmp_path: Path) -> None:
     assert keys(tmp_path) == []
 
 
-# ---- which of them is taken
+# ---- which of them is chosen
 
 
 def test_the_largest_module_with_host_memory_is_taken_and_the_others_are_named(dump: Callable[..., Path]) -> None:
@@ -267,7 +267,7 @@ def test_other_keys_are_all_but_the_chosen_one(dump: Callable[..., Path]) -> Non
     assert other_keys(modules, modules[1]) == ("module_0001.jit_a",)
 
 
-# ---- what lies beside a module
+# ---- files that belong to a module
 
 
 MEMORY_REPORT = """Memory Space: default (color=0)
@@ -378,7 +378,7 @@ def test_a_device_that_nobody_knows_is_no_target(dump: Callable[..., Path], text
     assert report(path.parent, code=3)["target"] is None
 
 
-# ---- thunk sequences that are broken
+# ---- damaged thunk sequences
 
 
 BROKEN = {
@@ -420,7 +420,7 @@ def test_a_broken_module_of_a_dump_is_one_clear_error(dump: Callable[..., Path])
     assert result.stderr.count("\n") == 1
 
 
-# ---- a real one
+# ---- a real dump
 
 
 def test_the_dump_of_a_671b_step_gives_memory_target_and_streams(corpus: Path) -> None:

@@ -1,4 +1,4 @@
-"""A result's directory: whole, or not taken for one."""
+"""The directory of a result, which must be complete."""
 
 from __future__ import annotations
 

@@ -14,16 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect.analyze.inspect import inspect
+from hloinspect.analyze.options import JudgeOptions
 from hloinspect.compile.child import maxtext
 from hloinspect.compile.child.kernels import CUB_OPTIONS
 from hloinspect.compile.child.policies import changed
 from hloinspect.compile.flags import compiler_options, renamed
 from hloinspect.compile.launch import compile_request
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant, inspect_maxtext
-from hloinspect.offload.names import _likeness, hlo_dtype
+from hloinspect.offload.names import _likeness, hlo_type_name
+from hloinspect.options import CompileOptions
 from hloinspect.render.terminal.maxtext_text import maxtext_text
 from hloinspect.report.host_memory import HostMemory, host_memory_of
 from tests.support.places import FIXTURES
@@ -128,9 +131,9 @@ def test_a_refused_old_name_gets_the_new_one_and_others_get_none() -> None:
 
 def test_offloaded_names_are_left_out_or_kept_as_asked() -> None:
     names = {"names_which_can_be_saved": ["a"], "names_which_can_be_offloaded": ["b", "c"], "offload_src": "device"}
-    assert changed(names, {"offloaded": OFFLOAD}) == names
-    assert changed(names, {"offloaded": REMAT}) == {**names, "names_which_can_be_offloaded": []}
-    saved = changed(names, {"offloaded": SAVE})
+    assert changed(names, StepRequest(step="s", offloaded=OFFLOAD)) == names
+    assert changed(names, StepRequest(step="s", offloaded=REMAT)) == {**names, "names_which_can_be_offloaded": []}
+    saved = changed(names, StepRequest(step="s", offloaded=SAVE))
     assert (saved["names_which_can_be_saved"], saved["names_which_can_be_offloaded"]) == (["a", "b", "c"], [])
 
 
@@ -159,8 +162,8 @@ def test_the_same_step_is_compiled_recomputing_or_keeping_what_it_offloads(tmp_p
     (tmp_path / "step.py").write_text(STEP)
     memory = {}
     for request in (OFFLOAD, REMAT, SAVE):
-        wanted = {"step": f"{tmp_path / 'step.py'}:step", "offloaded": request}
-        result = compile_request(wanted, load_target("gb200"), out=tmp_path / request)
+        wanted = StepRequest(step=f"{tmp_path / 'step.py'}:step", offloaded=request)
+        result = compile_request(wanted, load_target("gb200"), CompileOptions(), out=tmp_path / request)
         memory[request] = result.manifest.memory
         assert ("S(5)" in result.module_text.read_text()) == (request == OFFLOAD)
         assert not any("names" in note for note in result.manifest.notes)
@@ -186,7 +189,7 @@ def test_the_same_step_is_compiled_recomputing_or_keeping_what_it_offloads(tmp_p
     ],
 )
 def test_a_dtype_of_jax_gets_hlos_word(dtype: str, word: str) -> None:
-    assert hlo_dtype(dtype) == word
+    assert hlo_type_name(dtype) == word
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.integers(1, 6)), max_size=6), st.data())
@@ -217,7 +220,7 @@ def test_a_shape_that_is_no_part_and_one_of_too_many_dimensions_are_like_nothing
 )
 def test_wrong_use_is_told_before_anything_is_compiled(target: str | None, compare: list[str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        inspect_maxtext(["base.yml"], target=target, compare=compare)
+        inspect_maxtext(["base.yml"], CompileOptions(), JudgeOptions(target=target), compare=compare)
 
 
 @pytest.mark.skipif(find_spec("maxtext") is not None, reason="MaxText is installed here")
@@ -272,12 +275,9 @@ def test_a_host_of_tpus_has_four_chips_whatever_the_slices_shape(
 
 def test_experts_are_kept_from_cub_on_gpus_only() -> None:
     config = SimpleNamespace(num_experts=8, sparse_matmul=True)
-    options = {}
-    for hardware in ("gpu", "tpu"):
-        step = maxtext.Step(hardware)
-        maxtext._avoid_cub(config, step)
-        options[hardware] = step.options
+    options = {hardware: maxtext._options_without_cub(config, hardware) for hardware in ("gpu", "tpu")}
     assert options == {"gpu": CUB_OPTIONS, "tpu": {}}
+    assert maxtext._options_without_cub(SimpleNamespace(num_experts=1, sparse_matmul=True), "gpu") == {}
 
 
 def test_the_answer_names_tensors_memory_and_what_does_not_fit(answer: MaxTextAnswer) -> None:

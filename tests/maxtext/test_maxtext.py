@@ -14,8 +14,11 @@ import pytest
 
 from hloinspect.analyze.inspect import inspect
 from hloinspect.compile.launch import compile_request
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult
+from hloinspect.options import CompileOptions
+from tests.support.json_schemas import faults
 
 pytestmark = [
     pytest.mark.slow,
@@ -59,6 +62,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, hloinspect: Run) -> dict[str
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in home.iterdir()) == ["kept"]  # MaxText would make maxtext_output
     answer: dict[str, Any] = json.loads(done.stdout)
+    assert faults(answer, "maxtext") == []
     return {**answer, "kept": home / "kept"}
 
 
@@ -106,6 +110,7 @@ def test_a_plan_over_a_key_has_the_step_as_it_was_and_compiles_the_other(
     )
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
+    assert faults(plan, "plan") == []
     assert (plan["schema"], plan["axes"]) == ("hloinspect.plan/1", {"query_proj": ["offload", "remat"]})
     offload, remat = plan["points"]
     assert [offload["from_cache"], remat["from_cache"], plan["compiled"]] == [True, False, 1]
@@ -195,11 +200,10 @@ def large(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Compi
     known: dict[str, Any] = json.loads((corpus / "maxtext" / "llama405b_nv.json").read_text())
     words = [word for word in known["args"] if not word.startswith("compile_topology")]
     result = compile_request(
-        {"step": "maxtext", "maxtext": words},
+        StepRequest(step="maxtext", maxtext=tuple(words)),
         load_target(known["target"]),
+        CompileOptions(topology=known["topology"], xla_flags=tuple(known["xla_flags"].split())),
         out=tmp_path_factory.mktemp("llama405b"),
-        topology=known["topology"],
-        xla_flags=known["xla_flags"].split(),
     )
     return result, known
 

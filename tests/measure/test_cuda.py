@@ -1,8 +1,8 @@
 """Synthetic CUDA traces: every way in which XLA:GPU is known, or must be expected, to show a transfer or to hide one.
 
-Each trace is made by playing one of our own compiled modules (cuda_runtime.py), so what the device waited for is known
-and not found out of the trace. They are synthetic: no public trace of offload on an NVIDIA GPU exists. What is modelled
-on source and what on inference stands in docs/trace.md.
+Each trace is made by playing one of our own compiled modules (tests/support/cuda_runtime.py), so the waits of the
+device are known and not derived from the trace. They are synthetic: no public trace of offload on an NVIDIA GPU exists.
+docs/trace.md says what is modelled on source and what on inference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_copies_of_unrolled_layers_are_timed_and_charged(answer: Answer, version
 
 @pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
 def test_slices_of_scanned_layers_join_by_the_copy_inside_their_fusion(answer: Answer, version: str) -> None:
-    """hlo_op is the hero's name, and the event is called MemcpyD2D though one side is pinned."""
+    """Use events whose hlo_op is the hero's name, called MemcpyD2D though one side is pinned."""
     name = f"{version}/gb200_offload_scan"
     run = play(name, speeds=Speeds(d2h=300 * US, h2d=400 * US))
     events = [event for event in run.events if event.what in ("d2h", "h2d")]
@@ -62,7 +62,7 @@ def test_what_a_slice_copy_is_called_does_not_matter(answer: Answer, called: str
 
 
 def test_dynamic_memcpys_join_by_the_name_of_their_fusion(answer: Answer) -> None:
-    """JAX 0.6 to 0.9: DynamicMemcpyThunk, which is named by the fusion."""
+    """Use JAX 0.6 to 0.9: DynamicMemcpyThunk, which is named by the fusion."""
     name = "jax0.10.2/gb200_offload_scan"
     run = play(name, speeds=Speeds(d2h=300 * US, h2d=400 * US), form=Form(hero=False))
     assert {event.op for event in run.events if event.what == "d2h"} == {"wrapped_dynamic-update-slice"}
@@ -89,8 +89,8 @@ def test_a_copy_without_a_stream_of_its_own_is_waited_for_as_long_as_it_lasts(an
     assert [step.stall_ps for step in device.steps] == [8 * 100 * US] * 4
 
 
-def test_a_copy_that_names_no_memories_joins_all_the_same(answer: Answer) -> None:
-    """The spelling of before 2021: ``size:N dest:D async:B``."""
+def test_a_copy_that_names_no_memories_still_joins(answer: Answer) -> None:
+    """Use the spelling of before 2021: ``size:N dest:D async:B``."""
     name = "jax0.12.0.1/gb200_offload_unrolled"
     run = play(name, speeds=Speeds(d2h=1000 * US))
     run.events = [replace(e, memcpy=old_memcpy_details(64) if e.memcpy else "") for e in run.events]
@@ -106,8 +106,8 @@ def test_an_offload_from_pageable_memory_is_still_one(answer: Answer) -> None:
     assert not file.other_copies
 
 
-def test_a_copy_from_host_to_host_goes_both_ways_and_holds_the_device_up(answer: Answer) -> None:
-    """A stack that is not donated is copied whole before one layer of it is replaced."""
+def test_a_copy_from_host_to_host_goes_both_ways_and_stops_the_device(answer: Answer) -> None:
+    """Copy a stack that is not donated as a whole, before one layer of it is replaced."""
     name = "jax0.12.0.1/gb200_host_stack_not_donated"
     run = play(name, form=Form(name=""))
     device = one(answer(trace_of(run, name)))
@@ -120,7 +120,7 @@ def test_a_copy_from_host_to_host_goes_both_ways_and_holds_the_device_up(answer:
 
 
 def test_computation_on_the_host_is_the_hosts_time(answer: Answer) -> None:
-    """compute_on: a gradient goes down, the host computes with it, and no event of the device tells of that."""
+    """Use compute_on: a gradient goes down, the host computes with it, and no event of the device shows that."""
     name = "jax0.12.0.1/gb200_compute_on"
     run = play(name, speeds=Speeds(python=700 * US))
     device = one(answer(trace_of(run, name)))
@@ -134,19 +134,19 @@ def test_computation_on_the_host_is_the_hosts_time(answer: Answer) -> None:
 
 
 def eager(start_ps: int, kinds: tuple[str, str], size: int = 4096, **more: object) -> Event:
-    """A copy that no module makes: on a stream of PjRt's own, without hlo_op."""
+    """Return a copy that no module makes: on a separate stream of PjRt, without hlo_op."""
     to_host = kinds[0] == "device"
     called = "MemcpyD2H" if to_host else "MemcpyH2D"
     return Event(
         *(40 + to_host, start_ps, start_ps + 10 * US, called),
         memcpy=memcpy_details(*kinds, size),
-        what="apart",
+        what="other_copy",
         **more,  # type: ignore[arg-type]
     )
 
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
-def test_device_put_is_told_apart_from_offload(answer: Answer, memory: str) -> None:
+def test_device_put_is_separated_from_offload(answer: Answer, memory: str) -> None:
     run = play("optimizer")
     without = list(one(answer(trace_of(run, "optimizer"))).steps)
     run.events += [eager(t.start_ps + 300 * US, (memory, "device"), run=n) for n, t in enumerate(run.truth)]
@@ -167,7 +167,7 @@ def test_copies_of_a_callback_are_no_offload(answer: Answer) -> None:
 
 
 def test_copies_that_name_a_custom_call_of_no_known_module_are_no_offload(answer: Answer) -> None:
-    """An FFI call of a program whose module the trace does not carry."""
+    """Use an FFI call of a program whose module the trace does not have."""
     run = play("optimizer")
     odd = [eager(t.start_ps + 300 * US, ("device", "pageable"), op="custom-call.4", program=99) for t in run.truth]
     run.events += odd
@@ -184,8 +184,8 @@ def test_a_memset_names_no_instruction_and_is_work_of_the_device(answer: Answer)
     assert_is_as_played(one(answer(trace_of(run, "optimizer"))), run, "optimizer")
 
 
-def test_eager_copies_of_old_traces_are_told_by_their_names(answer: Answer) -> None:
-    """Before 2021 memcpy_details named no memory: the event's name has the direction."""
+def test_eager_copies_of_old_traces_are_recognised_by_their_names(answer: Answer) -> None:
+    """Use a trace of before 2021, when memcpy_details named no memory: the event's name has the direction."""
     run = play("optimizer")
     run.events += [
         replace(eager(t.start_ps + 300 * US, ("device", "pinned"), run=n), memcpy=old_memcpy_details(512))
@@ -197,7 +197,7 @@ def test_eager_copies_of_old_traces_are_told_by_their_names(answer: Answer) -> N
 
 
 def test_lines_that_are_no_streams_do_not_count(answer: Answer, tmp_path: Path) -> None:
-    """CUPTI's own overhead, counters, and what a viewer has derived."""
+    """Add CUPTI's overhead, counters, and what a viewer has derived."""
     run = play("optimizer")
     space = build(trace_of(run, "optimizer"))
     device = next(plane for plane in space.proto.planes if plane.name == b"/device:GPU:0")
@@ -212,14 +212,14 @@ def test_lines_that_are_no_streams_do_not_count(answer: Answer, tmp_path: Path) 
 # ---- collectives
 
 
-def test_collectives_are_told_by_the_module(answer: Answer) -> None:
+def test_collectives_are_recognised_by_the_module(answer: Answer) -> None:
     run = play("optimizer", speeds=Speeds(collective=200 * US, h2d=700 * US))
     file = answer(trace_of(run, "optimizer"))
     assert_is_as_played(one(file), run, "optimizer")
     assert all(step.collective_exposed_ps > 500 * US for step in one(file).steps)
 
 
-def test_nccl_kernels_are_collectives_where_no_module_tells(answer: Answer) -> None:
+def test_nccl_kernels_are_collectives_without_a_module(answer: Answer) -> None:
     run = play("optimizer", speeds=Speeds(collective=200 * US))
     known = list(one(answer(trace_of(run, "optimizer"))).steps)
     run.events = [replace(e, op="", program=0) if e.what == "collective" else e for e in run.events]
@@ -232,7 +232,7 @@ def test_nccl_kernels_are_collectives_where_no_module_tells(answer: Answer) -> N
 
 
 def test_transfers_of_one_direction_queue_and_each_is_charged_for_its_own_end(answer: Answer) -> None:
-    """Moments of the optimizer: one copy begins when the one before it ends, and nine wait in the queue."""
+    """Fetch moments of the optimizer: one copy begins when the one before it ends, and nine wait in the queue."""
     name = "jax0.12.0.1/gb200_optimizer"
     run = play(name, 2, speeds=Speeds(d2h=300 * US, h2d=400 * US))
     for stream in (D2H, H2D):
@@ -251,8 +251,8 @@ def test_opposite_directions_are_exposed_together_but_counted_once(answer: Answe
     assert all(step.exposed_ps < step.exposed_d2h_ps + step.exposed_h2d_ps for step in device.steps)
 
 
-def test_a_late_host_is_not_held_against_the_transfer(answer: Answer) -> None:
-    """The operation behind the done is launched long after the copy ended: the device stood still for want of work."""
+def test_a_late_host_is_not_charged_to_the_transfer(answer: Answer) -> None:
+    """Launch the operation after the done long after the copy ended: the device stood still for lack of work."""
     late = "loop_add_subtract_fusion"
     speeds = Speeds(h2d=1100 * US, late=lambda op, step: 1500 * US if op == late and step == 2 else 0)
     run = play("optimizer", speeds=speeds)
@@ -265,7 +265,7 @@ def test_a_late_host_is_not_held_against_the_transfer(answer: Answer) -> None:
     assert steps[1].host_bound_ps == 0
 
 
-def test_without_the_hosts_plane_the_charge_stands_and_the_limit_is_told(answer: Answer) -> None:
+def test_without_the_hosts_plane_waits_are_charged_and_the_limit_is_reported(answer: Answer) -> None:
     run = play("optimizer", speeds=Speeds(h2d=1100 * US))
     device = one(answer(trace_of(run, "optimizer")))
     file = answer(trace_of(run, "optimizer", host=False))
@@ -282,8 +282,8 @@ def test_a_step_that_ends_with_a_transfer_waits_for_it(answer: Answer) -> None:
     assert [own["copy-start.1.0"] for own in waits(device, "optimizer")] == [500 * US] * 4
 
 
-def test_copies_that_begin_at_once_in_both_directions_are_no_trouble(answer: Answer) -> None:
-    """Two streams, two engines: a copy each way at the very same time, exposed to the last picosecond."""
+def test_copies_that_begin_at_once_in_both_directions_are_measured(answer: Answer) -> None:
+    """Run two streams on two engines: a copy each way at the very same time, exposed to the last picosecond."""
     run = play("optimizer")
     begin = run.truth[0].start_ps
     place = {e.op: n for n, e in enumerate(run.events) if e.run == 0 and e.stream in (D2H, H2D)}

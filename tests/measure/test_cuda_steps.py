@@ -1,4 +1,4 @@
-"""Synthetic CUDA traces: steps, programs, devices, command buffers. See test_cuda_traces.py for how they are made."""
+"""Synthetic CUDA traces: steps, programs, devices, command buffers. See test_cuda.py for how they are made."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def answer(tmp_path: Path) -> Answer:
 # ---- steps
 
 
-def test_steps_run_ahead_of_the_host_are_told_apart(answer: Answer) -> None:
-    """Asynchronous dispatch: all steps are annotated and launched before the first one has run."""
+def test_steps_that_are_launched_ahead_are_separated(answer: Answer) -> None:
+    """Dispatch asynchronously: all steps are annotated and launched before the first one has run."""
     name = "jax0.12.0.1/gb200_offload_unrolled"
     speeds = Speeds(between_steps=5 * US, launch=US, kernel=lambda op: 60 * US, h2d=400 * US)
     run = play(name, 5, speeds=speeds, blocking=False)
@@ -49,7 +49,7 @@ def test_without_annotations_the_programs_runs_are_the_steps(answer: Answer) -> 
 
 
 def test_two_runs_in_each_annotation_are_one_step(answer: Answer) -> None:
-    """Gradient accumulation: the program runs twice in a step."""
+    """Accumulate gradients: the program runs twice in a step."""
     run = play("optimizer", 6)
     pairs = zip(run.annotations[::2], run.annotations[1::2], strict=True)
     run.annotations = [Annotation(n, a.start_ps, b.end_ps) for n, (a, b) in enumerate(pairs)]
@@ -104,7 +104,7 @@ def test_the_profilers_warning_of_dropped_events_is_passed_on(answer: Answer) ->
 
 
 def other_program(run: Run, between: Iterable[int], program: int = 8) -> list[Event]:
-    """Kernels of another program right after those runs."""
+    """Return kernels of another program directly after those runs."""
     ends = [run.truth[number].end_ps for number in between]
     return [
         Event(MAIN, end + (5 + 10 * n) * US, end + (12 + 10 * n) * US, f"fusion_{n}", f"fusion.{n}", program, run=-1)
@@ -113,7 +113,7 @@ def other_program(run: Run, between: Iterable[int], program: int = 8) -> list[Ev
     ]
 
 
-def test_several_programs_are_told_apart(answer: Answer) -> None:
+def test_several_programs_are_separated(answer: Answer) -> None:
     run = play("optimizer", speeds=Speeds(between_steps=300 * US))
     module = compiled("jax0.12.0.1/gb200_save")
     trace = trace_of(run, "optimizer")
@@ -142,7 +142,7 @@ def test_each_device_is_measured_and_the_slow_one_shows(answer: Answer) -> None:
 
 @pytest.mark.parametrize("origin_ns", [236_761, 1_790_000_000_000_000_000])
 def test_each_line_counts_from_its_own_time(answer: Answer, origin_ns: int) -> None:
-    """Times relative to the session, and UNIX times as before the profiler made them relative."""
+    """Use times relative to the session, and UNIX times as before the profiler made them relative."""
     run = play("optimizer", speeds=Speeds(h2d=1100 * US))
     known = list(one(answer(trace_of(run, "optimizer"))).steps)
     steps = list(one(answer(trace_of(run, "optimizer", origin_ns=origin_ns))).steps)
@@ -153,7 +153,7 @@ def test_each_line_counts_from_its_own_time(answer: Answer, origin_ns: int) -> N
 
 @pytest.mark.parametrize("id_is_stat", [True, False])
 def test_the_module_is_found_in_both_layouts(answer: Answer, id_is_stat: bool) -> None:
-    """JAX >= 0.9 has the program's id as a statistic; before, it was the table's key and the end of the name."""
+    """Use the program's id as a statistic (JAX >= 0.9), and as the table's key and the end of the name (before)."""
     run = play("optimizer")
     own = compiled("optimizer")
     trace = replace(
@@ -164,7 +164,7 @@ def test_the_module_is_found_in_both_layouts(answer: Answer, id_is_stat: bool) -
     assert_is_as_played(one(file), run, "optimizer")
 
 
-def test_without_a_module_copies_are_told_by_their_memories(answer: Answer) -> None:
+def test_without_a_module_copies_are_recognised_by_their_memories(answer: Answer) -> None:
     run = play("optimizer", speeds=Speeds(h2d=1100 * US))
     known = list(one(answer(trace_of(run, "optimizer"))).steps)
     file = answer(replace(trace_of(run, "optimizer"), modules=()))
@@ -175,7 +175,7 @@ def test_without_a_module_copies_are_told_by_their_memories(answer: Answer) -> N
 
 
 def test_an_instruction_may_run_as_several_kernels(answer: Answer) -> None:
-    """A split product, a sort: every kernel names the same instruction."""
+    """Use a split product or a sort: every kernel names the same instruction."""
     run = play("optimizer", speeds=Speeds(h2d=1100 * US))
     known = list(one(answer(trace_of(run, "optimizer"))).steps)
     run.events = [
@@ -206,7 +206,7 @@ def test_every_fixture_is_measured_as_it_was_played(answer: Answer, version: str
 
 
 def test_a_program_of_one_instruction_is_cut_by_its_annotations(answer: Answer) -> None:
-    """Its schedule does not tell one run from the next."""
+    """Use a program whose schedule does not separate its runs."""
     name = "jax0.12.0.1/gb200_compute_on_host_memory"
     run = play(name)
     assert len(run.events) == 4
@@ -239,7 +239,7 @@ def test_command_buffers_hide_operations_but_no_time(answer: Answer) -> None:
 
 
 def test_slice_copies_inside_a_graph_count_for_the_total(answer: Answer) -> None:
-    """The copy names its graph's launch, so it is known by its memories only, and to no transfer of the module."""
+    """Use a copy that names its graph's launch: only its memories are known, and no transfer of the module."""
     name = "jax0.10.2/gb200_offload_scan"
     run = play(name, speeds=Speeds(d2h=300 * US, h2d=400 * US))
     known = list(one(answer(trace_of(run, name))).steps)

@@ -1,7 +1,7 @@
 """Random timelines of real modules: what `hloinspect trace` measures is what a brute-force oracle sees.
 
-First the runtime is played with random speeds; then, for the property, what ran is moved about at random, also to where
-no device would put it.
+The runtime is played with random speeds. For the property, the events are then moved at random, also to where no device
+would put them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.offload.transfers import find_offload
 from tests.support.cuda_runtime import Form, Run, Speeds, compiled
 from tests.support.cuda_traces import MAIN, US, Device, Event, Trace, write_trace
+from tests.support.thorough import examples
 from tests.support.tpu_traces import random_tpu_run
 from tests.support.trace_oracle import FIGURES, TRANSFER_FIGURES, OracleStep, measure
 
@@ -32,18 +33,19 @@ MODULES = {
     "jax0.12.0.1/gb200_offload_scan": 1,  # transfers and slices in two loops
     "jax0.12.0.1/gb200_optimizer": 1,  # twenty transfers, at the beginning and at the end
 }
-"""Those that are played, and how often each."""
+"""The modules that are played, and how often each."""
 BETWEEN_PS = 600 * US
 
 
 @cache
 def start_names(name: str) -> dict[int, str]:
-    """The start instruction of each transfer of a module by its id."""
+    """Return the start instruction of each transfer of a module by its id."""
     return {transfer.id: transfer.start for transfer in find_offload(compiled(name).module).transfers}
 
 
 def random_run(name: str, rng: random.Random, steps: int) -> Run:
-    """The module run with speeds that change from one instruction to the next, and a host that is late at times."""
+    """Return the module run with speeds that change from one instruction to the next, and a host that is late at
+    times."""
 
     def some(most_us: int) -> int:
         return rng.randrange(1, most_us * 1000) * 1000
@@ -65,10 +67,11 @@ def random_run(name: str, rng: random.Random, steps: int) -> Run:
 
 
 def disturbed(events: Sequence[Event], rng: random.Random) -> list[Event]:
-    """Copies and collectives begin earlier or later and last longer or shorter, launches return at other times.
+    """Return events in which copies and collectives are earlier or later, longer or shorter, and launches return
+    otherwise.
 
     A stream still does one thing after the other, and nothing moves ahead of its run's first operation. Transfers of
-    one direction may get streams of their own (XLA of JAX 0.10 spreads them over several) and then overlap.
+    one direction may get separate streams (XLA of JAX 0.10 spreads them over several) and then overlap.
     """
     reached: dict[int, int] = {}
     found: dict[int, Event] = {}
@@ -90,14 +93,14 @@ def disturbed(events: Sequence[Event], rng: random.Random) -> list[Event]:
 
 
 def measured(name: str, events: Sequence[Event], path: Path, *, host: bool = True) -> MeasuredDevice:
-    """What the file says after a trace of these events was written to it."""
+    """Return what the file says after a trace of these events was written to it."""
     write_trace(Trace((Device(0, tuple(events)),), (compiled(name).program,), host=host), path)
     (device,) = measure_file(path).devices
     return device
 
 
 def assert_agrees(device: MeasuredDevice, expected: Sequence[OracleStep], name: str) -> None:
-    """Every figure of every step and transfer, and the identity."""
+    """Compare every figure of every step and transfer, and the identity."""
     steps = list(device.steps)
     assert len(steps) == len(expected)
     for index, (step, own) in enumerate(zip(steps, expected, strict=True)):
@@ -115,7 +118,7 @@ def some_module(rng: random.Random) -> str:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=25)
+@settings(max_examples=examples(25, 1000))
 def test_the_oracle_finds_in_the_events_what_the_runtime_waited_for(seed: int) -> None:
     rng = random.Random(seed)
     run = random_run(some_module(rng), rng, 2)
@@ -126,7 +129,7 @@ def test_the_oracle_finds_in_the_events_what_the_runtime_waited_for(seed: int) -
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 def test_what_is_measured_is_what_the_oracle_sees(
     tmp_path_factory: pytest.TempPathFactory, seed: int, host: bool
 ) -> None:
@@ -143,9 +146,9 @@ WAITED = ("stall_ps", "stall_d2h_ps", "stall_h2d_ps")
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=10)
+@settings(max_examples=examples(10, 500))
 def test_what_is_measured_on_a_tpu_is_what_the_oracle_sees(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """The oracle has the windows of transfers as events; waits are the durations of the dones."""
+    """Give the oracle the windows of transfers as events; waits are the durations of the dones."""
     run = random_tpu_run(compiled(TPU), random.Random(seed), 2)
     path = tmp_path_factory.mktemp("trace") / "host.xplane.pb"
     path.write_bytes(run.bytes())

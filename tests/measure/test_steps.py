@@ -15,7 +15,7 @@ from hloinspect.profiles.xplane.space import INT64, REF, STR, PlaneMetadata
 
 
 def runs(ranks: list[int], *loops: Loop) -> tuple[list[list[int]], bool]:
-    """The sequence cut into runs, and whether that is certain."""
+    """Return the sequence cut into runs, and whether that is certain."""
     found = cut_runs(np.array(ranks, np.int64), loops)
     cut = [ranks[a : b + 1] for a, b in zip(found.first.tolist(), found.last.tolist(), strict=True)]
     return cut, found.certain
@@ -29,19 +29,19 @@ def test_several_kernels_of_one_instruction_are_one_run():
     assert runs([1, 2, 2, 2, 5, 1, 2, 2, 2, 5]) == ([[1, 2, 2, 2, 5], [1, 2, 2, 2, 5]], True)
 
 
-def test_turns_of_a_loop_are_one_run():
+def test_iterations_of_a_loop_are_one_run():
     loop = Loop(2, 4, 3)
     once = [1, 2, 4, 2, 4, 2, 4, 6]
     assert runs(once * 2, loop) == ([once, once], True)
 
 
-def test_turns_of_nested_loops_are_one_run():
+def test_iterations_of_nested_loops_are_one_run():
     inner, entry_value = Loop(4, 5, 4), Loop(2, 7, 2)
     once = [1, 2, 4, 5, 4, 5, 7, 2, 4, 5, 4, 5, 7, 9]
     assert runs(once * 2, entry_value, inner) == ([once, once], True)
 
 
-def test_where_everything_is_in_one_loop_its_turns_are_counted():
+def test_where_everything_is_in_one_loop_its_iterations_are_counted():
     assert runs([2, 4] * 6, Loop(1, 5, 3)) == ([[2, 4] * 3, [2, 4] * 3], True)
 
 
@@ -49,7 +49,7 @@ def test_where_one_operation_is_in_one_loop_its_runs_are_counted():
     assert runs([3] * 6, Loop(1, 5, 3)) == ([[3] * 3, [3] * 3], True)
 
 
-def test_turns_of_a_loop_that_is_all_there_is_and_whose_number_is_not_known_are_told_to_be_uncertain():
+def test_iterations_of_a_single_loop_of_unknown_length_are_reported_as_uncertain():
     cut, certain = runs([2, 4] * 3, Loop(1, 5, 0))
     assert not certain
     assert cut == [[2, 4]] * 3
@@ -60,7 +60,7 @@ def test_no_operation_is_no_run():
 
 
 def made_of(*steps: str) -> tuple[list[bool], list[int]]:
-    """Steps that are made of the letters a to e: which are unusual, and how often each letter is usual."""
+    """Return for steps that are made of the letters a to e which are unusual, and the usual number of each letter."""
     step = np.array([number for number, letters in enumerate(steps) for _ in letters], np.int64)
     op = np.array([ord(letter) - ord("a") for letters in steps for letter in letters], np.int64)
     wrong, _, expected = unusual(step, op, len(steps), 5)
@@ -102,7 +102,7 @@ def test_different_values_are_those_that_sorting_finds(values: list[int]):
     assert column[first].tolist() == found.tolist()
 
 
-def test_texts_are_told_apart_however_they_are_written():
+def test_texts_are_distinguished_however_they_are_written():
     kinds = np.array([REF, 0, REF, REF, 0], np.uint8)
     column = StatColumn(kinds, np.array([9, 0, 4, 9, 0], np.int64), (), {9: "nine", 4: "four"})
     codes, names = labels(column)
@@ -121,8 +121,9 @@ stats = st.lists(
 
 
 @given(stats)
-def test_events_are_told_apart_by_all_that_says_what_they_are(events: list[tuple[int, int, int, int]]):
-    """Of each: the kind of event, the instruction (0 for none), the program (0 for none), the text (-1 for none)."""
+def test_events_are_distinguished_by_all_that_describes_them(events: list[tuple[int, int, int, int]]):
+    """Draw of each event the kind, the instruction (0 for none), the program (0 for none) and the text (-1 for
+    none)."""
     names = {1: "kernel", 2: "ncclDevKernel", 3: "other", 4: "CudaGraphExec"}
     kinds = {number: EventMetadata(number, name, name, {}) for number, name in names.items()}
     plane = Plane(0, "/device:GPU:0", (), lambda: PlaneMetadata(kinds, {}, {}))

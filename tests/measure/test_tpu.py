@@ -1,4 +1,4 @@
-"""TPU traces played from one of our own compiled modules: what was waited for is known before the trace is read."""
+"""TPU traces played from one of our own compiled modules: the waits are known before the trace is read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hloinspect.analyze.trace import trace
 from hloinspect.measure.file import measure_file
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
+from tests.support.thorough import examples
 from tests.support.tpu_runtime import US, TpuRun, scan_module
 
 
@@ -50,7 +51,7 @@ def test_dones_are_waits_and_whiles_are_no_work(root: Path, tmp_path: Path, copy
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=8)
+@settings(max_examples=examples(8, 400))
 def test_random_steps_are_measured_as_they_were_played(
     root: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_step_whose_start_is_lost_is_named_and_the_done_still_counts(root: Pat
     assert device.figures["stall_ps"].tolist() == [sum(waits.values()) for waits in run.waits]
 
 
-def test_without_a_module_totals_stand_and_what_is_missing_is_told(root: Path, tmp_path: Path) -> None:
+def test_without_a_module_totals_hold_and_the_gap_is_reported(root: Path, tmp_path: Path) -> None:
     run = played(root, 500, with_module=False)
     path = run.write(tmp_path / "host.xplane.pb")
     device = one(path)

@@ -1,4 +1,4 @@
-"""The estimate against XLA's own account: fixtures, the corpus, and the live ranges and allocations of a whole dump."""
+"""The estimate against XLA's own figures: fixtures, the corpus, and the live ranges and allocations of a whole dump."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hloinspect.hlo import load_module
 from hloinspect.inputs.dumps import choose_module, dumped_memory, dumped_modules
-from hloinspect.memory.assignment import THREAD_LOCAL, assigned_bytes, parse_assignment
+from hloinspect.memory.assignment import THREAD_LOCAL, parse_assignment, sum_allocations
 from hloinspect.memory.estimate import Memory, memory_of
 from hloinspect.memory.liveness import Liveness, liveness
 from hloinspect.offload.transfers import find_offload
@@ -23,10 +23,11 @@ MAXTEXT = sorted((CORPUS / "maxtext").glob("*.json"))
 needs_corpus = pytest.mark.skipif(not MAXTEXT, reason="no corpus: set HLOINSPECT_CORPUS to its folder")
 
 TOLERANCE = 0.05
-"""The goal is 10 % on nine of ten; the worst so far is 4.4 %, and a change that makes it worse should be seen."""
+"""Largest error. The goal is 10 % on nine of ten; the largest now is 4.4 %, and a change that makes it worse must
+show."""
 
 SMALL_BYTES = 16384
-"""Below this XLA's pointers to tuples and other small things weigh."""
+"""Size below which XLA's pointers to tuples and other small buffers matter."""
 
 
 def memory(path: Path) -> Memory:
@@ -95,7 +96,7 @@ def test_the_buffer_assignment_of_a_dump_adds_up_to_its_memory_report() -> None:
     assert dumped.buffer_assignment is not None
     allocations = parse_assignment(dumped.buffer_assignment.read_text())
     assert [allocation.index for allocation in allocations] == list(range(len(allocations)))
-    bytes_ = assigned_bytes(allocations)
+    bytes_ = sum_allocations(allocations)
     report = dumped_memory(dumped)
     assert bytes_ is not None
     assert report is not None
@@ -112,7 +113,7 @@ def test_the_module_of_a_dump_needs_what_its_buffer_assignment_says() -> None:
     directory = CORPUS / "dump_maxtext_gb200"
     dumped = choose_module(directory, dumped_modules(directory), None)
     assert dumped.buffer_assignment is not None
-    expected = assigned_bytes(parse_assignment(dumped.buffer_assignment.read_text()))
+    expected = sum_allocations(parse_assignment(dumped.buffer_assignment.read_text()))
     assert expected is not None
     found = memory(dumped.module)
     assert_near(found.device.temp_bytes, expected.device_temp_bytes)
@@ -120,8 +121,11 @@ def test_the_module_of_a_dump_needs_what_its_buffer_assignment_says() -> None:
 
 
 def spans_by_xla(live: Liveness, dump: str) -> dict[tuple[str, tuple[int, ...]], tuple[int, int]]:
-    """XLA's live ranges in our times. XLA also counts what stands inside async computations; such a time is that of
-    the next instruction that we count."""
+    """Return XLA's live ranges in our times.
+
+    XLA also counts the instructions inside async computations. Such a time is that of the next instruction that we
+    count.
+    """
     ours = {live.instruction_at(time).name: time for time in range(len(live.order))}
     sequence = re.findall(r"^    \d+:(\S+)$", dump, re.MULTILINE)
     times = [len(live.order)] * (len(sequence) + 1)
@@ -148,7 +152,7 @@ def test_large_values_live_when_xla_says_they_do() -> None:
             continue
         compared += 1
         (first, last), (begin, end) = buffer.spans[0], span
-        # A buffer that a loop carries lives on behind its first value; a kernel's operand may end one before.
+        # A buffer that a loop carries lives longer than its first value. A kernel's operand may end one earlier.
         differing += first != begin or last < end - 1
     assert compared > 250
     assert differing <= compared // 50

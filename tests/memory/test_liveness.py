@@ -1,4 +1,4 @@
-"""Live ranges and packing, on modules small enough to be worked out by hand and against brute force."""
+"""Live ranges and packing, on modules small enough for a calculation by hand and against brute force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo import parse_text
 from hloinspect.hlo.model import Operand
 from hloinspect.memory import assign as packing
-from hloinspect.memory.assign import SpaceUse, assign, peak
+from hloinspect.memory.assign import SpaceUse, assign_buffers, peak
 from hloinspect.memory.assign_columns import best_fit
 from hloinspect.memory.liveness import Liveness, liveness
 from hloinspect.memory.values import Buffer
@@ -23,7 +23,7 @@ BIG = "f32[262144]{0}"  # 1 MiB
 
 
 def lives(body: str, *, before: str = "", header: str = "") -> Liveness:
-    """The live ranges of a module with these instructions in its entry."""
+    """Return the live ranges of a module with these instructions in its entry."""
     text = f"HloModule m, is_scheduled=true{header}\n\n{before}ENTRY %main (p: f32[]) -> f32[] {{\n{body}}}\n"
     return liveness(parse_text(text))
 
@@ -32,7 +32,7 @@ ORIGIN = lives("  ROOT %p = f32[] parameter(0)\n").buffers[0].origin
 
 
 def device(live: Liveness) -> SpaceUse:
-    return assign(live, [0])
+    return assign_buffers(live, [0])
 
 
 def test_a_temporary_lives_from_where_it_is_made_to_its_last_use() -> None:
@@ -47,7 +47,7 @@ def test_a_temporary_lives_from_where_it_is_made_to_its_last_use() -> None:
     assert leaf.buffer.spans == ((2, 3),)
     use = device(live)
     assert (use.argument_bytes, use.output_bytes, use.alias_bytes) == (MIB, MIB, 0)
-    assert use.temp_bytes == 2 * MIB  # a lies where the result will; b and c are there at once
+    assert use.temp_bytes == 2 * MIB  # a lies where the result will be; b and c live at the same time
     assert use.total_bytes == 4 * MIB
 
 
@@ -93,7 +93,7 @@ def test_an_async_copy_keeps_its_source_until_the_done() -> None:
     (leaf,) = live.values_of("main", Operand("a"))
     assert live.instruction_at(leaf.last).name == "d"
     assert device(live).temp_bytes == 2 * MIB + 4
-    assert assign(live, [5]).temp_bytes == MIB
+    assert assign_buffers(live, [5]).temp_bytes == MIB
 
 
 CALLED = f"""%work (x: f32[262144]) -> f32[262144] {{
@@ -109,7 +109,7 @@ CALLED = f"""%work (x: f32[262144]) -> f32[262144] {{
     ("begin", "done_of"),
     [
         (f"  %s = (({BIG}), {BIG}, u32[]) call-start(%a), to_apply=%work\n", "s"),
-        # as libtpu 0.0.50.1 has it: the operands come with an update, and the work begins there
+        # as in libtpu 0.0.50.1: the operands come with an update, and the work begins there
         (f"  %s = ((), (), (s32[1])) call-start(), to_apply=%work\n  %u = (({BIG}), {BIG}) call-update(%s, %a)\n", "u"),
     ],
 )
@@ -183,8 +183,8 @@ def test_what_a_loop_carries_is_one_buffer_and_its_body_adds_what_it_needs_insid
     assert live.values_of("main", Operand("end"))[0].buffer is carried
     handed = live.values_of("body", Operand("same"))[0]
     assert handed.buffer is live.values_of("main", Operand("k"))[0].buffer
-    assert names[handed.last] == "w"  # it lives while the loop turns, although it is used once
-    # While the body sorts, x is needed; when it multiplies, x is gone, and y goes there: tmp, same and x or y.
+    assert names[handed.last] == "w"  # it lives while the loop runs, although it is used once
+    # While the body sorts, x is needed. When it multiplies, x is dead, and y takes its place: tmp, same and x or y.
     assert device(live).temp_bytes // MIB == 3
 
 
@@ -253,7 +253,7 @@ def test_a_matrix_product_that_adds_is_written_over_what_it_adds_to() -> None:
 
 
 def test_what_is_written_over_each_other_lies_at_one_place() -> None:
-    """Three buffers, of which the second is written over the first: best fit would else put it elsewhere."""
+    """Write the second of three buffers over the first. Without that, best fit would put it elsewhere."""
     first = Buffer(ORIGIN, 1024, 0, ((0, 4),), -1, False, False, chain=7)
     second = Buffer(ORIGIN, 1024, 0, ((5, 9),), -1, False, False, chain=7)
     other = Buffer(ORIGIN, 1024, 0, ((3, 6),), -1, False, False)
@@ -301,7 +301,7 @@ def test_branches_do_not_need_their_memory_at_once() -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("  ROOT %r = f32[] negate(%nothing)\n", "nothing in main is used but not defined"),
+        ("  ROOT %r = f32[] negate(%nothing)\n", "nothing in main is not defined before its use"),
         ("  %p = f32[] parameter(0)\n  ROOT %r = f32[] get-tuple-element(%p), index=3\n", "no element 3"),
         ("  ROOT %r = f32[] call(), to_apply=%main\n", "calls itself"),
         ("  ROOT %r = f32[] call(), to_apply=%gone\n", "not in the module"),
@@ -354,7 +354,7 @@ def test_a_packing_is_no_smaller_than_the_peak_and_no_larger_than_everything_sid
 
 @given(buffers())
 def test_what_is_put_beside_arguments_is_never_there_together(some: list[Buffer]) -> None:
-    """Against a plain search: each buffer goes into the newest allocation in which no moment is taken."""
+    """Compare with a plain search: each buffer goes into the newest allocation that is free at all its times."""
     taken: list[set[int]] = []
     left = []
     for buffer in sorted(some, key=lambda b: (-b.bytes, not b.is_result)):

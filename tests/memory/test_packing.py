@@ -1,4 +1,4 @@
-"""The two ways of packing buffers give one answer: lists for a few, columns for many."""
+"""The two implementations of packing give equal results: lists for a few buffers, columns for many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ END = 40
 
 @st.composite
 def spans(draw: st.DrawFn) -> tuple[tuple[int, int], ...]:
-    """Disjoint spans in order, not touching."""
+    """Draw disjoint spans in order, which do not touch."""
     cuts = sorted(draw(st.sets(st.integers(0, END), min_size=2, max_size=6)))
     found: list[tuple[int, int]] = []
     for first, last in zip(cuts[::2], cuts[1::2], strict=False):

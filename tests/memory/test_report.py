@@ -1,4 +1,4 @@
-"""What the report says of memory: where the figures come from, the fullest moment, and copies that start too late."""
+"""Memory in the report: the sources of its figures, the peak, and copies that start too late."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hloinspect.memory.assignment import (
     RESULT,
     TEMPORARY,
     THREAD_LOCAL,
-    assigned_bytes,
     parse_assignment,
+    sum_allocations,
 )
 from hloinspect.memory.estimate import clock_of, memory_of
 from hloinspect.memory.liveness import liveness
@@ -28,8 +28,8 @@ from hloinspect.offload.transfers import find_offload
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.timeline.timeline import COMPUTE, Interval, Segment, Timeline
+from tests.support.json_schemas import faults
 from tests.support.places import ROOT
-from tests.support.report_contract import REPORT, complaints
 
 CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corpus"))
 FIXTURES = ROOT / "fixtures"
@@ -100,7 +100,7 @@ ENTRY %main (h: f32[4,256]) -> f32[4,256] {
     assert found is not None
     (release,) = found.releases.values()
     assert (release.late, release.before_backward, found.backward) == (False, None, None)
-    assert (release.made, release.bytes) == ("x", 1024)  # and not the larger operand in front of it
+    assert (release.made, release.bytes) == ("x", 1024)  # and not the larger operand before it
 
 
 def test_how_long_a_source_is_held_is_read_off_the_timeline() -> None:
@@ -110,13 +110,13 @@ def test_how_long_a_source_is_held_is_read_off_the_timeline() -> None:
     intervals = tuple(Interval(begin * ms, end * ms, COMPUTE, "main", 0, name) for name, begin, end in kernels)
     timeline = Timeline("device", "predicted", (Segment(1, 0, 15 * ms, intervals),))
     clock = clock_of(liveness(module), timeline)
-    assert clock(0) == 0.0  # in front of the first kernel
+    assert clock(0) == 0.0  # before the first kernel
     assert clock(1) == 0.0
     assert clock(2) == 2.0
     found = memory_of(find_offload(module), timeline)
     assert found is not None
     held = {release.made: release.held_ms for release in found.releases.values()}
-    # a is made at 0 and needed until its done, two thirds through b's run of three; b from 2 to its done in g's.
+    # a is made at 0 and needed until its `done`, two thirds through b's run of three; b from 2 to its `done` in g's.
     assert held["a"] == pytest.approx(2 + (6 - 2) * 2 / 3)
     assert held["b"] == pytest.approx(6 + (10 - 6) * 2 / 5 - 2)
     for release in found.releases.values():
@@ -167,7 +167,7 @@ def test_a_module_alone_is_estimated_and_says_so() -> None:
     assert report.memory.source == "estimated"
     assert report.memory.device_bytes == pytest.approx(expected, rel=0.1)
     assert report.memory.host_bytes == sizes["host_temp_size_in_bytes"]
-    assert not complaints(json.loads(to_json(report)), REPORT)
+    assert not faults(json.loads(to_json(report)), "report")
     assert not [unknown for unknown in report.unknown if unknown.affects == "memory"]
     assert re.search(r"memory    device about \d+ MiB of 184 GiB\s+pinned host about 8 MiB\s", to_text(report))
 
@@ -235,7 +235,7 @@ def test_allocations_are_read_with_their_colours_kinds_and_values() -> None:
     assert (value.instruction, value.path, value.offset_bytes, value.bytes) == ("while.2", (1, 0), 2048, 2048)
     assert found[1].values[0].path == ()
     assert found[5].values == ()
-    sums = assigned_bytes(found)
+    sums = sum_allocations(found)
     assert sums is not None
     assert (sums.device_bytes, sums.host_bytes) == (1024 + 16 + 4 + 512, 4096)
     assert (sums.device_temp_bytes, sums.host_temp_bytes) == (512, 4096)
@@ -244,7 +244,7 @@ def test_allocations_are_read_with_their_colours_kinds_and_values() -> None:
 @pytest.mark.parametrize("text", ["", "nothing\nof the kind\n", "allocation x: size 3\n"])
 def test_a_text_that_is_no_assignment_has_no_allocations(text: str) -> None:
     assert parse_assignment(text) == ()
-    assert assigned_bytes(()) is None
+    assert sum_allocations(()) is None
 
 
 @needs_corpus

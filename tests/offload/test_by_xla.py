@@ -1,5 +1,7 @@
-"""Transfers that nobody asked for: XLA's rematerialization sends what does not fit to the host by itself
-(``--xla_gpu_enable_host_memory_offloading``, form F14)."""
+"""Transfers that were not requested: XLA's rematerialization sends to the host what does not fit on the device.
+
+The flag is ``--xla_gpu_enable_host_memory_offloading``, form F14.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def test_each_comes_back_once(fixture: Path) -> None:
 
 @each_fixture
 def test_the_line_that_made_the_tensor_is_named_but_no_checkpoint_name(fixture: Path) -> None:
-    """The step calls ``checkpoint_name(..., "hid")`` and has no policy that offloads it."""
+    """Read a step that calls ``checkpoint_name(..., "hid")`` and has no policy that offloads it."""
     manifest = manifest_from_json((fixture / "manifest.json").read_text(), fixture / "manifest.json")
     assert manifest.xla_flags == ("xla_gpu_enable_host_memory_offloading=true",)
     assert manifest.offload_names == ()
@@ -63,7 +65,7 @@ def test_the_line_that_made_the_tensor_is_named_but_no_checkpoint_name(fixture: 
 @each_fixture
 def test_what_lies_on_the_host_is_what_xla_reserved_there(fixture: Path) -> None:
     reserved = json.loads((fixture / "expected.json").read_text())["memory"]["host_temp_bytes"]
-    assert reserved == 2 * HID + 3 * BETWEEN  # of the four, two are not there at one time
+    assert reserved == 2 * HID + 3 * BETWEEN  # of the four, two are not in memory at the same time
     memory = inspect(str(fixture / "module.hlo.pb.gz"), target="h100").report.memory
     assert memory.source == "estimated"
     assert memory.host_bytes == reserved

@@ -1,4 +1,4 @@
-"""Every form that a host transfer takes in optimized HLO, and what only looks like one (facts: F1 to F12)."""
+"""Every form of a host transfer in optimized HLO, and similar instructions that are none (facts: F1 to F12)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.offload_samples import (
     SLICE_BYTES,
     SLICE_CONFIG,
     STACK_BYTES,
+    moved,
     offload_in,
     only,
     start,
-    told,
     with_config,
 )
 
@@ -41,23 +41,24 @@ def test_a_copy_start_into_host_memory_is_a_transfer_to_the_host(tile: str) -> N
         %k = f32[8,64]{{1,0{tile}}} negate(%x)
         ROOT %d = f32[8,64]{{1,0{host}}} copy-done(%s)
     """)
-    assert told(offload) == [(D2H, "dma", True, STACK_BYTES, "s")]
+    assert moved(offload) == [(D2H, "dma", True, STACK_BYTES, "s")]
     assert (only(offload).done, only(offload).start_index, only(offload).done_index) == ("d", 1, 3)
 
 
 def test_a_copy_start_out_of_host_memory_is_a_transfer_to_the_device() -> None:
-    """Element 0 of its result is the destination, element 1 the source: the other way round than in an async-start."""
+    """Read a result whose element 0 is the destination and element 1 the source: the reverse of an async-start."""
     offload = offload_in(f"""
         %x = f32[8,64]{{1,0:S(5)}} parameter(0)
         %s = (f32[8,64]{{1,0}}, f32[8,64]{{1,0:S(5)}}, u32[]) copy-start(%x){GPU}
         ROOT %d = f32[8,64]{{1,0}} copy-done(%s)
     """)
-    assert told(offload) == [(H2D, "dma", True, STACK_BYTES, "s")]
+    assert moved(offload) == [(H2D, "dma", True, STACK_BYTES, "s")]
 
 
 @pytest.mark.parametrize("space", ["", "S(1)", "S(2)", "S(6)"])
 def test_a_copy_start_between_other_memory_spaces_is_no_transfer(space: str) -> None:
-    """S(1) is the TPU's VMEM, S(6) its scalar memory: most copy-starts of a TPU module prefetch into one of them."""
+    """Read S(1), the TPU's VMEM, and S(6), its scalar memory. Most copy-starts of a TPU module prefetch into one of
+    them."""
     offload = offload_in(f"""
         %x = f32[8,128]{{1,0:T(8,128)}} parameter(0)
         %s = (f32[8,128]{{1,0:T(8,128){space}}}, f32[8,128]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%x)
@@ -80,7 +81,7 @@ def test_a_copy_start_within_host_memory_is_a_host_copy() -> None:
 
 
 def _in_async(body: str, root: str) -> str:
-    """The same fusion wrapped as a dump has it."""
+    """Return the same fusion as a dump wraps it."""
     shape, parameters = (
         ("f32[8,64]{1,0:S(5)}", ["f32[8,64]{1,0:S(5)}", "f32[1,64]{1,0}", "s32[]", "s32[]"])
         if root == "wrapped_dus"
@@ -106,7 +107,7 @@ def test_an_async_update_of_a_host_stack_moves_only_its_update(spelling: str, co
     done = "async-done" if spelling == "dump" else "fusion-done"
     body = f"{ENTRY_STACK}\n%s = {line}{GPU}\nROOT %d = f32[8,64]{{1,0:S(5)}} {done}(%s)"
     offload = offload_in(body, computations)
-    assert told(offload) == [(D2H, "dma" if config else "kernel", True, SLICE_BYTES, "s")]
+    assert moved(offload) == [(D2H, "dma" if config else "kernel", True, SLICE_BYTES, "s")]
     assert str(only(offload).tensor) == "f32[1,64]"
     assert only(offload).done == "d"
 
@@ -122,7 +123,7 @@ def test_an_async_slice_of_a_host_stack_moves_only_the_slice(spelling: str) -> N
         )
     done = "async-done" if spelling == "dump" else "fusion-done"
     offload = offload_in(f"{ENTRY_STACK}\n%s = {line}{GPU}\nROOT %d = f32[1,64]{{1,0}} {done}(%s)", computations)
-    assert told(offload) == [(H2D, "dma", True, SLICE_BYTES, "s")]
+    assert moved(offload) == [(H2D, "dma", True, SLICE_BYTES, "s")]
 
 
 def test_a_done_is_found_behind_updates() -> None:
@@ -155,7 +156,7 @@ def test_slices_of_a_tpu_need_no_fusion_around_them() -> None:
         %ss = ((f32[8,64]{1,0:T(8,128)S(5)}, s32[], s32[]), f32[1,64]{1,0:T(8,128)}, u32[]{:S(2)}) dynamic-slice-start(%ud, %i, %i), dynamic_slice_sizes={1,64}
         ROOT %sd = f32[1,64]{1,0:T(8,128)} dynamic-slice-done(%ss)
     """)  # noqa: E501
-    assert told(offload) == [(D2H, "dma", True, SLICE_BYTES, "us"), (H2D, "dma", True, SLICE_BYTES, "ss")]
+    assert moved(offload) == [(D2H, "dma", True, SLICE_BYTES, "us"), (H2D, "dma", True, SLICE_BYTES, "ss")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def test_an_async_slice_within_the_device_is_no_transfer(line: str) -> None:
 
 
 def test_a_large_index_operand_is_never_taken_for_the_update() -> None:
-    """The fusion says which parameter goes into the stack; the largest operand is a guess for bodies without one."""
+    """Use the parameter that the fusion writes to the stack. The largest operand is a guess for bodies without one."""
     body = """
 %f (p0: f32[8,64], p1: f32[512,64], p2: f32[1,64], p3: s32[]) -> f32[8,64] {
   %p0 = f32[8,64]{1,0:S(5)} parameter(0)
@@ -233,7 +234,7 @@ def test_a_plain_copy_is_a_synchronous_transfer_where_one_side_is_the_host(
         %x = f32[8,64]{{1,0{source}}} parameter(0)
         ROOT %c = f32[8,64]{{1,0{destination}}} copy(%x){GPU}
     """)
-    assert told(offload) == expected
+    assert moved(offload) == expected
     assert [c.instruction for c in offload.host_copies] == (["c"] if source == destination == ":S(5)" else [])
 
 
@@ -246,7 +247,7 @@ def test_a_kernel_that_reads_host_memory_is_a_synchronous_transfer_though_its_li
         %y = f32[8,64]{{1,0}} parameter(1)
         ROOT %k = f32[8,64]{{1,0}} add(%y, %x){GPU}
     """)
-    assert told(offload) == [(H2D, "kernel", False, STACK_BYTES, "k")]
+    assert moved(offload) == [(H2D, "kernel", False, STACK_BYTES, "k")]
 
 
 def test_a_kernel_that_reads_host_memory_out_of_a_tuple_is_found_with_compact_operands() -> None:
@@ -255,20 +256,20 @@ def test_a_kernel_that_reads_host_memory_out_of_a_tuple_is_found_with_compact_op
         %from_device = f32[8,64]{{1,0}} negate(%t#1#1)
         ROOT %from_host = f32[8,64]{{1,0}} negate(%t#1#0){GPU}
     """)
-    assert told(offload) == [(H2D, "kernel", False, STACK_BYTES, "from_host")]
+    assert moved(offload) == [(H2D, "kernel", False, STACK_BYTES, "from_host")]
 
 
 def test_a_fusion_that_takes_a_slice_of_host_memory_reads_only_the_slice() -> None:
     body = f"""{ENTRY_STACK}\nROOT %k = f32[1,64]{{1,0}} fusion(%stack, %i, %z), kind=kLoop, calls=%wrapped_ds{GPU}"""
     offload = offload_in(body, with_config(DS_BODY))
-    assert told(offload) == [(H2D, "kernel", False, SLICE_BYTES, "k")]
+    assert moved(offload) == [(H2D, "kernel", False, SLICE_BYTES, "k")]
 
 
 def test_a_fusion_that_updates_host_memory_in_place_writes_only_the_update() -> None:
     fusion = "fusion(%stack, %row, %i, %z), kind=kLoop, calls=%wrapped_dus"
     body = f"{ENTRY_STACK}\nROOT %k = f32[8,64]{{1,0:S(5)}} {fusion}{GPU}"
     offload = offload_in(body, with_config(DUS_BODY))
-    assert told(offload) == [(D2H, "kernel", False, SLICE_BYTES, "k")]
+    assert moved(offload) == [(D2H, "kernel", False, SLICE_BYTES, "k")]
     assert str(only(offload).tensor) == "f32[1,64]"
     assert offload.host_copies == ()
 
@@ -277,7 +278,7 @@ def test_a_bare_update_of_host_memory_writes_only_the_update() -> None:
     offload = offload_in(
         f"{ENTRY_STACK}\nROOT %k = f32[8,64]{{1,0:S(5)}} dynamic-update-slice(%stack, %row, %i, %z){GPU}"
     )
-    assert told(offload) == [(D2H, "kernel", False, SLICE_BYTES, "k")]
+    assert moved(offload) == [(D2H, "kernel", False, SLICE_BYTES, "k")]
     assert str(only(offload).tensor) == "f32[1,64]"
 
 
@@ -295,7 +296,7 @@ def test_a_kernel_that_fills_host_memory_writes_all_of_it() -> None:
         %z = f32[] constant(0)
         ROOT %k = f32[8,64]{{1,0:S(5)}} broadcast(%z), dimensions={{}}{GPU}
     """)
-    assert told(offload) == [(D2H, "kernel", False, STACK_BYTES, "k")]
+    assert moved(offload) == [(D2H, "kernel", False, STACK_BYTES, "k")]
 
 
 # ---- F7 to F11, F12: not transfers, and what cannot be followed

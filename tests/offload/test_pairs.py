@@ -1,4 +1,4 @@
-"""Async pairs that do not begin and end in one computation."""
+"""Async pairs whose start and `done` are in different computations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from hloinspect.predict import predict
 COPY = "(f32[1024,1024]{1,0}, f32[1024,1024]{1,0:S(5)}, u32[])"
 LOOP = f"(s32[], f32[1024,1024]{{1,0:S(5)}}, f32[1024,1024]{{1,0}}, {COPY})"
 
-# Written by hand after the shape of XLA's loop-crossing async pairs: a prefetch starts in front of the loop, each
-# turn waits
-# for it and starts the next one, and the last is waited for behind the loop.
+# Written by hand after XLA's loop-crossing async pairs: a prefetch starts before the loop, each iteration waits for it
+# and starts the next one, and the wait for the last is after the loop.
 PREFETCH = f"""HloModule prefetch, is_scheduled=true
 
 %body (p: {LOOP}) -> {LOOP} {{
@@ -71,12 +70,12 @@ def test_a_start_that_travels_around_a_loop_is_paired_with_the_done_that_waits_f
     )
 
 
-def test_each_turn_waits_for_the_copy_that_the_turn_before_it_started() -> None:
-    target = with_link(load_target("gb200"), "1GB/s")  # 4 MiB take 4.19 ms, the work of a turn microseconds
+def test_each_iteration_waits_for_the_copy_that_the_one_before_it_started() -> None:
+    target = with_link(load_target("gb200"), "1GB/s")  # 4 MiB take 4.19 ms, the work of an iteration microseconds
     target = replace(target, link=replace(target.link, latency_us=replace(target.link.latency_us, value=0.0)))
     prediction = predict(find_offload(parse_text(PREFETCH)), target, devices=1, domain=1)
     copy_ps = 1024 * 1024 * 4 * 1000
-    # six copies in all, each waited for in full but for the few microseconds of work that run beside the next one
+    # six copies in all; the wait for each is complete except for the few microseconds of work beside the next one
     assert prediction.step.busy_h2d_ps == pytest.approx(6 * copy_ps, rel=1e-6)
     assert prediction.step.stall_ps == pytest.approx(6 * copy_ps, rel=0.02)
     assert prediction.transfers[1].times.duration_ps == pytest.approx(copy_ps, rel=1e-6)

@@ -1,4 +1,4 @@
-"""How often a transfer runs, and which transfers bring back what was sent: loops, calls, conditionals, tuples."""
+"""Executions of transfers, and round trips, through loops, calls, conditionals and tuples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FETCH = f"({DEVICE}, {HOST}, u32[]) copy-start"
 
 
 def sending(name: str, kind: str = DEVICE) -> str:
-    """A computation that copies its argument to the host and hands it on."""
+    """Return a computation that copies its argument to the host and passes it on."""
     return f"""
 %{name} (x: f32[8,64]) -> f32[8,64] {{
   %x.{name} = {kind} parameter(0)
@@ -56,11 +56,11 @@ def test_nested_loops_multiply_executions_and_deepen() -> None:
     )
     transfer = only(offload)
     assert (transfer.executions, transfer.loop_depth, transfer.bytes_per_step) == (15, 2, 15 * 2048)
-    assert offload.program.executions["c"] == 4 + 3 * 6  # a condition is asked once more than it holds
+    assert offload.program.executions["c"] == 4 + 3 * 6  # a condition runs once more than it holds
     assert not transfer.conditional
 
 
-def test_a_loop_that_never_turns_moves_nothing() -> None:
+def test_a_loop_without_iterations_moves_nothing() -> None:
     body = f"%a = {DEVICE} parameter(0)\nROOT %w = {DEVICE} while(%a), condition=%c, body=%b{iterations(0)}"
     offload = offload_in(body, sending("b") + always("c", DEVICE))
     assert (only(offload).executions, offload.bytes_per_step(D2H)) == (0, 0)
@@ -76,7 +76,7 @@ def test_a_loop_of_unknown_length_is_counted_once_and_named() -> None:
 
 
 def test_a_computation_called_from_several_places_runs_the_sum() -> None:
-    """Command buffers of JAX 0.8 and before are calls."""
+    """Read command buffers of JAX 0.8 and earlier, which are calls."""
     loop = f"""
 %loop (y: f32[8,64]) -> f32[8,64] {{
   %y = {DEVICE} parameter(0)
@@ -163,7 +163,7 @@ def test_a_call_of_what_is_not_there_is_refused_with_its_name() -> None:
 
 
 def nested(depth: int) -> Offload:
-    """A transfer inside ``depth`` loops of two turns each."""
+    """Return a transfer inside ``depth`` loops of two iterations each."""
     text = sending(f"b{depth}") + always("c", DEVICE)
     for number, name in enumerate(f"b{n}" for n in range(depth)):
         text += f"%{name} (y: f32[]) -> f32[] {{\n  %y{number} = {DEVICE} parameter(0)\n"
@@ -185,7 +185,7 @@ def called_twice(depth: int, spelling: str) -> str:
     for n in range(depth):
         text += f"%d{n} (y: f32[]) -> f32[] {{\n  %y{n} = {DEVICE} parameter(0)\n  %p{n} = pred[] constant(true)\n"
         first, second = (
-            spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("TURNS", iterations(1)) for x in "yz"
+            spelling.format(f"%{x}{n}", f"%d{n + 1}", f"%p{n}").replace("ITERATIONS", iterations(1)) for x in "yz"
         )
         text += f"  %z{n} = {DEVICE} {first}\n  ROOT %w{n} = {DEVICE} {second}\n}}\n"
     return text
@@ -196,14 +196,14 @@ def called_twice(depth: int, spelling: str) -> str:
     [
         "call({0}), to_apply={1}",
         "conditional({2}, {0}, {0}), branch_computations={{{1}, {1}}}",
-        "while({0}), condition=%c, body={1}TURNS",
+        "while({0}), condition=%c, body={1}ITERATIONS",
     ],
 )
 def test_calls_that_multiply_are_refused_where_a_walk_through_them_would_not_end(spelling: str) -> None:
     entry = f"%a = {DEVICE} parameter(0)\nROOT %r = {DEVICE} call(%a), to_apply=%d0"
     branches = 2 if "conditional" in spelling else 1
     assert offload_in(entry, called_twice(6, spelling)).program.executions["d6"] == (2 * branches) ** 6
-    with pytest.raises(HloParseError, match="calls inside each other come to more than"):
+    with pytest.raises(HloParseError, match="nested calls run more than"):
         offload_in(entry, called_twice(36 // branches, spelling))
 
 
@@ -211,7 +211,7 @@ def test_calls_that_multiply_are_refused_where_a_walk_through_them_would_not_end
 
 
 def pairs(offload: Offload) -> list[tuple[str, str | None]]:
-    """Each transfer's start and that of its round trip."""
+    """Return each transfer's start and that of its round trip."""
     names = {t.id: t.start for t in offload.transfers}
     return [(t.start, names.get(t.round_trip or 0)) for t in offload.transfers]
 
@@ -238,7 +238,7 @@ def test_a_copy_out_and_the_copy_back_are_a_round_trip() -> None:
     assert pairs(offload) == [("s1", "f1"), ("s2", "f2"), ("f2", "s2"), ("f1", "s1")]
 
 
-def test_a_tuple_may_be_taken_apart_in_compact_spelling() -> None:
+def test_a_tuple_may_be_unpacked_in_compact_spelling() -> None:
     offload = offload_in(f"""
         %a = {DEVICE} parameter(0)
         %s = {SEND}(%a){GPU}
@@ -349,8 +349,10 @@ def test_two_stacks_of_one_shape_are_not_mixed_up() -> None:
 
 
 def test_peeled_transfers_pair_with_peeled_ones() -> None:
-    """A pipelined loop has a pair before or behind it on the same stack. Where the slices cannot be placed (their index
-    is an argument of the step) equal numbers of executions go together."""
+    """Pair the peeled copies of a pipelined loop, before or after it on the same stack, with each other.
+
+    Where the places of slices are unknown (their index is an argument of the step), equal numbers of executions pair.
+    """
     peeled_out = (
         f"%us0 = (({STACK}, {ROW}, s32[], s32[]), {STACK}, u32[]) "
         f"dynamic-update-slice-start(%kept, %last, %zero, %zero)\n"
@@ -376,8 +378,8 @@ def test_an_argument_in_host_memory_that_is_only_fetched_has_no_round_trip() -> 
     assert (transfer.direction, transfer.round_trip, transfer.tensor.name) == (H2D, None, "state.mu")
 
 
-def test_loops_on_one_stack_pair_by_their_turns_and_not_by_their_order() -> None:
-    """Two loops write parts of one stack, and two read them back the other way round, nobody knows which parts."""
+def test_loops_on_one_stack_pair_by_their_iterations_and_not_by_their_order() -> None:
+    """Write parts of one stack in two loops, and read them in two loops in the reverse order, with unknown places."""
 
     def copies(name: str, template: str) -> str:
         body = template.strip()

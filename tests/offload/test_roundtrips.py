@@ -1,4 +1,4 @@
-"""What becomes of the other end of a host buffer, and what works with the host without being a transfer."""
+"""The other end of a host buffer, and work with the host that is no transfer."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def test_a_copy_within_host_memory_on_the_way_is_no_loose_end() -> None:
         (f'%e = {DEVICE} custom-call(%x), custom_call_target="annotate_device_placement"', "annotation", 0, 0),
     ],
 )
-def test_what_works_with_the_host_is_listed_apart_with_its_bytes(
-    line: str, kind: str, sent: int, received: int
-) -> None:
+def test_work_with_the_host_is_listed_separately_with_its_bytes(line: str, kind: str, sent: int, received: int) -> None:
     offload = offload_in(f"""
         %x = {DEVICE} parameter(0)
         %t = token[] after-all()

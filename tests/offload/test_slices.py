@@ -1,4 +1,4 @@
-"""The slice check: does a copied slice lie where its index says?"""
+"""The check of slices: is a copied slice where its index says?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hloinspect.hlo import Module, load_module, parse_text
 from hloinspect.offload.mechanism import is_pure_copy
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import SliceCheck, check_slices
 from tests.support.hlo_samples import CORPUS, ROOT
 from tests.support.offload_samples import DS_BODY, DS_START, DUS_BODY, DUS_START, module_text, start, with_config
@@ -27,19 +27,19 @@ ROW = 64 * 4
 
 
 def checks_of(module: Module) -> tuple[SliceCheck, ...]:
-    return check_slices(program_of(module)).checks
+    return check_slices(build_program(module)).checks
 
 
 def unchecked(text: str) -> list[tuple[str, str]]:
-    """Slices of host memory that nobody could check, with the reason. None of them is checked too."""
-    found = check_slices(program_of(parse_text(text)))
+    """Return the slices of host memory that could not be checked, with the reason. None of them is also checked."""
+    found = check_slices(build_program(parse_text(text)))
     assert found.checks == ()
     assert bool(found.gap) == bool(found.unchecked)
     return [(each.instruction, each.why) for each in found.unchecked]
 
 
 def wrong(module: Module) -> list[str]:
-    """Instructions whose slices are not where their index says."""
+    """Return the instructions whose slices are not where their index says."""
     return [check.instruction for check in checks_of(module) if not check.agrees]
 
 
@@ -78,7 +78,7 @@ def test_no_slice_within_the_device_is_wrong(name: str) -> None:
 
 @each_spelling
 def test_under_double_buffering_both_halves_of_0_10_2_take_the_same_layers(spelling: str) -> None:
-    """openxla/xla PR 47218: two layers a turn, but each half's address still moves by one."""
+    """Cover openxla/xla PR 47218: two layers for each iteration, but the address of each half moves by one."""
     checks = [c for c in checks_of(fixture("jax0.10.2/gb200_offload_scan_double_buffered", spelling)) if c.on_host]
     each = checks[0].emitted[1]
     assert {check.emitted for check in checks} == {(0, each)}
@@ -139,8 +139,10 @@ def test_the_dump_of_a_671b_step_has_twenty_slices_and_all_are_right() -> None:
 @needs_corpus
 @pytest.mark.parametrize(("name", "stale"), [("llama405b_nv", 5), ("llama405b_nv_pipe", 10), ("ds671b_nv", 13)])
 def test_a_stale_configuration_of_a_kernel_is_no_fault(name: str, stale: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pipelining moves these slices to another turn and leaves their configurations behind. All are of fusions that
-    also convert: those run as kernels, and a kernel goes by its index (docs/slices.md)."""
+    """Cover slices that pipelining moved to another iteration with an old configuration.
+
+    All are of fusions that also convert. Those run as kernels, and a kernel uses its index (docs/slices.md).
+    """
     module = load_module(CORPUS / "maxtext" / f"{name}.hlo.gz")
     assert wrong(module) == []
     monkeypatch.setattr("hloinspect.offload.slices.is_pure_copy", lambda _: True)
@@ -156,11 +158,11 @@ def test_a_stale_configuration_of_a_kernel_is_no_fault(name: str, stale: int, mo
         assert "convert" in {instruction.opcode for instruction in body}
 
 
-# ---- edits of a fixture that is right
+# ---- edits of a correct fixture
 
 
 def edited(old: str, new: str) -> list[str]:
-    """What is wrong once the configuration of the backward fetch, or its index, is another."""
+    """Return what is wrong after an edit of the configuration of the backward fetch, or of its index."""
     text = gzip.decompress((FIXTURES / "jax0.12.0.1/gb200_offload_scan/module.hlo.txt.gz").read_bytes()).decode()
     lines = text.splitlines()
     body = lines.index(next(line for line in lines if line.startswith("%wrapped_dynamic-slice_computation ")))
@@ -213,8 +215,10 @@ NAMES = "(state: (s32[], f32[8,64], s32[])) -> (s32[], f32[8,64], s32[])"
 
 
 def loop(index: str, body: str, *, moves: str = DS_START, iterations: int = 8, call: str = "") -> str:
-    """A while whose body copies a row of a stack in host memory. ``index`` are lines that make %at out of the turn %i
-    and a number %any that the program is given."""
+    """Return a while whose body copies a row of a stack in host memory.
+
+    ``index`` are lines that make %at from the iteration %i and a number %any that the program gets as an argument.
+    """
     row = "%row = f32[1,64]{1,0} broadcast(%z), dimensions={}" if moves == DUS_START else ""
     operands = ("%stack", "%row", "%at", "%z") if row else ("%stack", "%at", "%z")
     result = "f32[8,64]{1,0:S(5)}" if row else "f32[1,64]{1,0}"
@@ -290,7 +294,7 @@ def test_a_slice_is_right_where_its_configuration_is_its_index(
 
 
 @given(st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9), st.integers(-9, 9))
-def test_any_straight_walk_is_right_exactly_where_both_turns_agree(a: int, b: int, offset: int, stride: int) -> None:
+def test_any_fixed_step_is_right_exactly_where_both_iterations_agree(a: int, b: int, offset: int, stride: int) -> None:
     index = f"%a = s32[] constant({a})\n%b = s32[] constant({b})\n%m = s32[] multiply(%i, %b)\n%at = s32[] add(%a, %m)"
     check = only_check(loop(index, with_config(DS_BODY, config(str(offset * ROW), str(stride * ROW)))))
     rows = [min(max(a + b * iteration, 0), 7) for iteration in (0, 1)]
@@ -298,7 +302,7 @@ def test_any_straight_walk_is_right_exactly_where_both_turns_agree(a: int, b: in
     assert check.agrees == (rows == [offset, offset + stride])
 
 
-def test_what_a_turn_writes_is_checked_like_what_it_reads() -> None:
+def test_what_an_iteration_writes_is_checked_like_what_it_reads() -> None:
     body = with_config(DUS_BODY, config(0, ROW))
     assert only_check(loop(FORWARD, body, moves=DUS_START)).agrees
     assert not only_check(loop(BACKWARD, body, moves=DUS_START)).agrees
@@ -310,7 +314,7 @@ def test_strides_follow_the_layout() -> None:
     assert check.by_index == check.emitted == (0, 4)
 
 
-def test_a_loop_of_one_turn_has_one_offset() -> None:
+def test_a_loop_of_one_iteration_has_one_offset() -> None:
     check = only_check(loop(FORWARD, with_config(DS_BODY, config(0, 12345)), iterations=1))
     assert check.by_index == check.emitted == (0,)
 
@@ -331,7 +335,7 @@ def test_a_loop_that_runs_unknown_times_is_wrong_only_where_its_first_iteration_
     def checked(offset: int, stride: int) -> tuple[list[bool], list[str]]:
         text = loop(BACKWARD, with_config(DS_BODY, config(offset * ROW, stride * ROW)))
         text = text.replace("s32[] constant(8)", 's32[] custom-call(), custom_call_target="roll"')
-        found = check_slices(program_of(parse_text(text)))
+        found = check_slices(build_program(parse_text(text)))
         return [check.agrees for check in found.checks], [each.why for each in found.unchecked]
 
     assert checked(7, -1) == ([True], [])
@@ -381,7 +385,7 @@ def test_the_unsugared_spelling_of_dumps_is_checked_too() -> None:
 
 
 def test_a_slice_in_a_computation_that_the_loop_calls_is_checked() -> None:
-    """Command buffers were computations of their own until jax 0.8."""
+    """Cover command buffers, which were computations of their own until jax 0.8."""
     called = f"""
 %command_buffer (s: f32[8,64], n: s32[]) -> f32[1,64] {{
   %s = f32[8,64]{{1,0:S(5)}} parameter(0)
@@ -397,8 +401,8 @@ def test_a_slice_in_a_computation_that_the_loop_calls_is_checked() -> None:
     assert not check.agrees
 
 
-def test_a_slice_behind_calls_that_ask_twice_for_what_they_are_given_is_checked() -> None:
-    """Each call hands on the larger and the smaller of its two numbers: followed without memory, 2**50 questions."""
+def test_a_slice_behind_calls_that_use_their_arguments_twice_is_checked() -> None:
+    """Follow calls that each pass on the larger and the smaller of two numbers: without a cache, 2**50 evaluations."""
     chain = f"""
 %last (s: f32[8,64], n: s32[], m: s32[]) -> f32[1,64] {{
   %s = f32[8,64]{{1,0:S(5)}} parameter(0)
@@ -426,7 +430,7 @@ def test_a_slice_behind_calls_that_ask_twice_for_what_they_are_given_is_checked(
     assert (check.computation, check.by_index) == ("last", (7 * ROW, 6 * ROW))
 
 
-def test_in_nested_loops_the_inner_one_turns_within_the_first_turn_of_the_outer_one() -> None:
+def test_the_inner_of_nested_loops_runs_within_the_first_iteration_of_the_outer_one() -> None:
     inner = loop("%at = s32[] add(%i, %any)", with_config(DS_BODY, config(2 * ROW, ROW)))
     text = inner.replace("ENTRY %main () -> f32[]", f"%outer_body {NAMES}")
     text = text.replace("%kept = f32[8,64]{1,0:S(5)} parameter(0)", f"%outer = {STATE} parameter(0)\n"
@@ -523,7 +527,7 @@ def outside(index: str, configuration: str) -> str:
 
 
 def test_a_fixed_slice_outside_of_loops_is_checked_for_clamping() -> None:
-    """openxla/xla issue 49120: the offset of an index that is out of bounds was written down unclamped."""
+    """Cover openxla/xla issue 49120: the offset of an index that is out of bounds was written without clamping."""
     right = only_check(outside("%at = s32[] constant(9)", config(7 * ROW, 0, None)))
     beyond = only_check(outside("%at = s32[] constant(9)", config(9 * ROW, 0, None)))
     assert right.agrees
@@ -536,7 +540,7 @@ def test_outside_of_loops_only_what_is_fixed_is_checked() -> None:
     assert unchecked(left_behind) == [("move", "configuration")]
 
 
-def test_a_loop_that_never_turns_has_nothing_to_check() -> None:
+def test_a_loop_without_iterations_has_nothing_to_check() -> None:
     assert unchecked(loop(BACKWARD, with_config(DS_BODY, config(0, ROW)), iterations=0)) == []
 
 

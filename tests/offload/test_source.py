@@ -1,4 +1,4 @@
-"""Which line of the user's program a transfer belongs to, and which checkpoint name."""
+"""The line of the user's program of a transfer, and its checkpoint name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEND, FETCH = f"({HOST}, {DEVICE}, u32[]) copy-start", f"({DEVICE}, {HOST}, u32[
 
 
 def at(line: int, column: int = 0) -> str:
-    """Metadata in the old spelling: line and column of /home/user/train.py."""
+    """Return metadata in the old spelling: line and column of /home/user/train.py."""
     place = f'source_file="/home/user/train.py" source_line={line} source_column={column}'
     return f', metadata={{op_name="jit(step)/line{line}" {place}}}'
 
@@ -167,7 +167,10 @@ def test_the_innermost_frame_of_the_users_own_code_counts() -> None:
 
 
 def two_sent() -> Offload:
-    """Two values of one shape, made at 31:8 and 32:8, go out and the first comes back; and one of another shape."""
+    """Return an offload of two values of one shape, made at 31:8 and 32:8, and one of another shape.
+
+    All go to the host, and the first comes back.
+    """
     return offload_in(f"""
         %i = {DEVICE} parameter(0)
         %j = f32[1,128]{{1,0}} parameter(1)
@@ -199,7 +202,7 @@ def test_names_go_by_the_producers_line_and_column() -> None:
     assert named == {"s1": "hid", "s2": "out", "s3": "row", "f1": "hid"}
 
 
-def test_two_values_of_one_line_are_told_apart_by_their_columns() -> None:
+def test_two_values_of_one_line_are_distinguished_by_their_columns() -> None:
     assert names(with_names(two_sent(), [replace(OUT, line=31, column=20), HID]))["s1"] == "hid"
 
 
@@ -220,17 +223,17 @@ def test_a_transfer_from_a_place_of_two_alike_names_is_of_one_or_the_other() -> 
     assert named == {"s1": "hid or out", "s2": "", "s3": "", "f1": "hid or out"}
 
 
-def test_a_name_that_no_place_tells_is_none_of_those_of_another_place() -> None:
+def test_a_name_without_a_matching_place_is_not_one_of_another_place() -> None:
     same_place = [HID, replace(OUT, line=31), replace(OUT, name="more", line=None, column=None)]
     named = names(with_names(two_sent(), same_place))
     assert (named["s1"], named["s2"]) == ("", "more")
 
 
-def test_a_name_that_something_else_tells_is_kept_in_front_of_alternatives() -> None:
+def test_a_name_that_is_known_already_is_preferred_to_alternatives() -> None:
     same_place = [HID, replace(OUT, line=31)]
-    told = with_names(two_sent(), [HID])
-    assert names(told)["s1"] == "hid"
-    assert names(with_alternatives(told, same_place))["s1"] == "hid"
+    named = with_names(two_sent(), [HID])
+    assert names(named)["s1"] == "hid"
+    assert names(with_alternatives(named, same_place))["s1"] == "hid"
 
 
 def test_four_names_on_one_place_name_nothing() -> None:
@@ -238,7 +241,7 @@ def test_four_names_on_one_place_name_nothing() -> None:
     assert names(with_alternatives(with_names(two_sent(), same_place), same_place))["s1"] == ""
 
 
-def test_what_one_line_of_a_library_computes_is_told_apart_by_shape() -> None:
+def test_values_of_one_line_of_a_library_are_distinguished_by_shape() -> None:
     same_place = [HID, replace(ROW, line=31, column=8)]
     assert names(with_names(two_sent(), same_place))["s1"] == "hid"
 

@@ -1,4 +1,4 @@
-"""One stack in host memory with several writers and readers, held against an interpreter that runs the step."""
+"""One stack in host memory with several writers and readers, compared with an interpreter that runs the step."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ STATE = f"(s32[], s32[], {STACK}, {ROW})"
 
 @dataclass(frozen=True)
 class Move:
-    """A transfer of the slot ``own * i + outer * o + fixed``: i counts the loop it is in, o the one around that. Slots
-    beyond the ends are the ends. ``blind``: the slot is an argument of the step."""
+    """A transfer of the slot ``own * i + outer * o + fixed``.
+
+    i counts the loop that contains it, o the loop around that. Slots beyond the ends are the ends. ``blind``: the slot
+    is an argument of the step.
+    """
 
     is_write: bool
     own: int
@@ -61,7 +64,7 @@ Item = Move | Loop | Choice
 
 @dataclass
 class Text:
-    """The HLO of a program: its transfers are named t0, t1, ... in the order of their text."""
+    """The HLO of a program. Its transfers are named t0, t1, ... in the order of their text."""
 
     computations: list[str] = field(default_factory=list)
     moves: dict[int, str] = field(default_factory=dict)
@@ -81,7 +84,7 @@ class Text:
         return "\n".join([*lines, f"ROOT %done = {returned}"])
 
     def _items(self, items: Sequence[Item], lines: list[str], own: str, entry_value: str, stack: str, row: str) -> str:
-        """Write items; the name of the stack behind them."""
+        """Write items and return the name of the stack after them."""
         for item in items:
             n = next(self._numbers)
             if isinstance(item, Move):
@@ -159,7 +162,8 @@ class Text:
 
 @dataclass
 class Run:
-    """A run of the step: who wrote each slot last (None: it is as the step found it), who read what of whom."""
+    """A run of the step: the last writer of each slot (None: the content before the step), and which reader read which
+    writer."""
 
     choices: list[bool]
     slots: list[Move | None] = field(default_factory=lambda: [None] * SLOTS)
@@ -187,7 +191,7 @@ class Run:
 
 
 def count_choices(items: Sequence[Item]) -> int:
-    """How often a step comes to a conditional at most."""
+    """Return how often a step comes to a conditional at most."""
     total = 0
     for item in items:
         if isinstance(item, Loop):
@@ -202,7 +206,7 @@ def moves_of(items: Sequence[Item]) -> list[Move]:
 
 
 def run_all(items: Sequence[Item]) -> tuple[set[tuple[int, int]], set[int]]:
-    """Every pair of writer and reader in some run, and every writer of what some run leaves."""
+    """Return every pair of writer and reader of some run, and every writer whose value is left by some run."""
     pairs: set[tuple[int, int]] = set()
     kept: set[int] = set()
     for choices in itertools.product([True, False], repeat=count_choices(items)):
@@ -213,7 +217,7 @@ def run_all(items: Sequence[Item]) -> tuple[set[tuple[int, int]], set[int]]:
     return pairs, kept
 
 
-# ---- what is held against it
+# ---- the comparison
 
 
 SMALL = st.integers(-2, 3)
@@ -355,7 +359,7 @@ def report_on(offload: Offload) -> Report:
 
 @pytest.mark.parametrize("trips", [0, 10**9])
 def test_loops_that_do_nothing_end(trips: int) -> None:
-    """A loop without iterations inside one of many: the transfer runs elsewhere too."""
+    """Run a loop without iterations inside one of many: the transfer runs elsewhere too."""
     move = Move(True, 0, 0, 0)
     loops = (Loop(trips, (Loop(0, (move,)),)), Move(True, 0, 0, 1), Move(False, 0, 0, 1))
     offload, _ = judged(loops, is_argument=False, is_result=False)
@@ -363,7 +367,8 @@ def test_loops_that_do_nothing_end(trips: int) -> None:
 
 
 def test_one_stack_with_a_peeled_writer_is_one_round_trip() -> None:
-    """XLA's pipelining writes the last of eight layers behind the loop of the first seven; one loop reads all."""
+    """Read XLA's pipelining: the last of eight layers is written after the loop of the first seven, and one loop reads
+    all."""
     offload = find_offload(load_module(CASES / "pipelined_one_stack.hlo"))
     assert [(t.id, t.direction, t.executions, t.outcome, t.round_trip, t.partners) for t in offload.transfers] == [
         (1, "d2h", 1, "round trip", 3, (3,)),
@@ -372,7 +377,7 @@ def test_one_stack_with_a_peeled_writer_is_one_round_trip() -> None:
     ]
 
 
-# ---- what is said of it
+# ---- the texts about it
 
 
 def test_the_report_names_both_writers_of_a_stack_and_no_loose_end() -> None:

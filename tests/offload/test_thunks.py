@@ -84,7 +84,7 @@ def thunks_of(fixture: Path) -> ThunkSequence:
 
 
 def small_offload(tmp_path: Path) -> Offload:
-    """One synchronous copy to the host, one asynchronous copy from it: transfers 1 and 2."""
+    """Return an offload of one synchronous copy to the host and one asynchronous copy from it: transfers 1 and 2."""
     path = tmp_path / "module.txt"
     path.write_text("""HloModule m, is_scheduled=true
 
@@ -101,13 +101,13 @@ ENTRY %main (p0: f32[8], p1: f32[8]) -> (f32[8], f32[8]) {
 
 
 def named(*thunks: tuple[int, str, str]) -> str:
-    """Metadata for (id, kind, name)."""
+    """Return metadata for (id, kind, name)."""
     record = 'thunk_metadata {{\n thunk_info {{\n profile_annotation: "{}"\n thunk_id: {}\n }}\n thunk_kind: "{}"\n}}\n'
     return "".join(record.format(name, number, kind) for number, kind, name in thunks)
 
 
 def read_or_refused(sequence: str, metadata: str | None) -> tuple[Thunk, ...]:
-    """The thunks, or none where the texts are refused; any other exception is the test's failure."""
+    """Return the thunks, or none where the texts are refused. Any other exception fails the test."""
     try:
         return parse_thunks(sequence, metadata).thunks
     except HloParseError:

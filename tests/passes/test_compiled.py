@@ -1,4 +1,4 @@
-"""The ledger of steps that are compiled here: the passes of a real XLA, by the names it gives them."""
+"""The ledger of steps that are compiled here: the passes of a real XLA, by its names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def without_barrier():
 
 @dataclass(frozen=True)
 class Compiled:
-    """What the command said of a step, and the ledger of the texts that it kept."""
+    """The command's output for a step, and the ledger of the texts that it kept."""
 
     said: str
     ledger: Ledger

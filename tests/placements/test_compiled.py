@@ -1,8 +1,7 @@
-"""The audit on steps that are compiled here: what is kept is named with its transfers, what is lost with its line."""
+"""The audit on steps that are compiled here: what is kept is named with its transfers, and a loss with its line."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from hloinspect.analyze.inspect import inspect
-from hloinspect.compile import launch
 from hloinspect.compile.known_errors import explained
+from hloinspect.compile.process import child_environment
+from hloinspect.compile.protocol import Compilation, CompileOne, StepRequest
 from hloinspect.compile.topology import choose_topology
 from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
 from hloinspect.report.schema import AuditEntry, AuditInfo, Report
+from tests.support.matrix_batch import lines_of
 from tests.support.places import ROOT
 
 pytest.importorskip("jax_cuda13_plugin", reason="compiling needs jax and its CUDA plugin")
@@ -31,38 +32,37 @@ Judged = Callable[[str], Report]
 
 
 def line_with(text: str) -> int:
-    """The number of the one line of audit_steps.py with a text in it."""
+    """Return the number of the only line of audit_steps.py that contains a text."""
     (number,) = [number for number, line in enumerate(LINES, 1) if text in line]
     return number
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which each step has one of its own, compiled by one process."""
+    """Return the directory with a directory for each step, compiled by one process."""
     folder = tmp_path_factory.mktemp("audit")
     target = load_target("gb200")
     layout = choose_topology(target, 1, None)
     requests = [
-        {
-            "step": f"{STEPS}:{step}",
-            "target": target.name,
-            "platform": target.platform,
-            "target_config": target_config_text(target),
-            "devices": layout.devices,
-            "topology": layout.name,
-            "xla_flags": [],
-            "compiler_options": {},
-            "notes": [],
-            "out": str(folder / step),
-        }
+        CompileOne(
+            compilation=Compilation(
+                step=StepRequest(step=f"{STEPS}:{step}"),
+                target=target.name,
+                platform=target.platform,
+                target_config=target_config_text(target),
+                devices=layout.devices,
+                topology=layout.name,
+            ),
+            out=str(folder / step),
+        )
         for step in (*KEPT, *LOST, *REFUSED)
     ]
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "support" / "matrix_batch.py")],
-        input=json.dumps(requests),
+        input=lines_of(requests),
         text=True,
         capture_output=True,
-        env={**launch._child_environment("gpu"), "PYTHONPATH": str(ROOT)},
+        env={**child_environment("gpu"), "PYTHONPATH": str(ROOT)},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -71,7 +71,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def judged(compiled: Path) -> Judged:
-    """The report on a step, made once."""
+    """Return the report on a step, made once."""
     reports: dict[str, Report] = {}
 
     def report(step: str) -> Report:
@@ -95,7 +95,7 @@ def placements(report: Report) -> list[AuditEntry]:
 
 
 @pytest.mark.parametrize("step", [*KEPT, *LOST])
-def test_every_transfer_is_one_that_the_program_asks_for(judged: Judged, step: str) -> None:
+def test_every_transfer_is_one_that_the_program_requests(judged: Judged, step: str) -> None:
     audit = audit_of(judged(step))
     assert (audit.unexplained, audit.unexplained_host, audit.unknown) == ((), (), ())
     answered = {number for entry in audit.entries for number in entry.transfers}
@@ -103,7 +103,7 @@ def test_every_transfer_is_one_that_the_program_asks_for(judged: Judged, step: s
 
 
 @pytest.mark.parametrize("step", KEPT)
-def test_what_the_program_asks_for_is_there(judged: Judged, step: str) -> None:
+def test_what_the_program_requests_is_in_the_module(judged: Judged, step: str) -> None:
     assert {entry.outcome for entry in audit_of(judged(step)).entries} <= {"kept", "merged", "unused"}
     assert not {"HLO302", "HLO303", "HLO304", "HLO309", "HLO310"} & {f.code for f in judged(step).findings}
 
@@ -123,7 +123,7 @@ def test_names_are_carried_to_their_transfers_and_those_of_one_line_are_not_gues
     assert lines == {line_with("x = checkpoint_name")}
 
 
-def test_a_policy_without_names_and_placements_by_hand_are_told_apart(judged: Judged) -> None:
+def test_a_policy_without_names_and_placements_by_hand_are_distinguished(judged: Judged) -> None:
     assert {entry.by for entry in placements(judged("dots_policy"))} == {"policy"}
     by_hand = placements(judged("by_hand_in_custom_vjp"))
     assert {(entry.by, entry.runs) for entry in by_hand} == {("device_put", 4)}
@@ -131,7 +131,7 @@ def test_a_policy_without_names_and_placements_by_hand_are_told_apart(judged: Ju
     assert {entry.source.line for entry in by_hand if entry.source} == {line_with("(product(x, w), None)")}
 
 
-def test_two_asks_for_one_value_are_one_transfer(judged: Judged) -> None:
+def test_two_requests_for_one_value_are_one_transfer(judged: Judged) -> None:
     first, second = placements(judged("fetched_twice"))
     assert (first.outcome, second.outcome) == ("kept", "merged")
     assert first.transfers == second.transfers
@@ -157,7 +157,7 @@ def test_a_placement_that_nothing_needs_is_named_with_its_line(judged: Judged) -
 
 def test_a_misspelt_name_is_named_with_the_line_of_its_policy_and_the_right_one(judged: Judged) -> None:
     (entry,) = audit_of(judged("misspelt")).entries
-    assert (entry.kind, entry.name, entry.outcome, entry.cause) == ("name", "hiden", "never matched", "not borne")
+    assert (entry.kind, entry.name, entry.outcome, entry.cause) == ("name", "hiden", "never matched", "unknown name")
     (found,) = [f for f in judged("misspelt").findings if f.code == "HLO303"]
     assert found.severity == "error"
     assert "'hidden'" in found.remedy
@@ -165,7 +165,7 @@ def test_a_misspelt_name_is_named_with_the_line_of_its_policy_and_the_right_one(
     assert found.source.line == line_with("return jax.checkpoint_policies.save_and_offload_only_these_names(")
 
 
-def test_a_name_on_a_layers_output_is_borne_and_needed_by_nobody(judged: Judged) -> None:
+def test_a_name_on_a_layers_output_exists_and_is_not_needed(judged: Judged) -> None:
     (entry,) = audit_of(judged("output_named")).entries
     assert (entry.name, entry.outcome, entry.cause) == ("output", "never matched", "not needed")
     assert entry.source is not None
@@ -195,7 +195,7 @@ def test_a_round_trip_without_anything_between_is_folded(judged: Judged) -> None
     assert codes == ["HLO302"]  # nothing at all is on the host: one finding, not two
 
 
-def test_a_result_wanted_on_the_device_is_told_of_where_it_is_put_on_the_host(judged: Judged) -> None:
+def test_a_result_on_the_device_is_reported_where_it_is_put_on_the_host(judged: Judged) -> None:
     (entry,) = placements(judged("returned_to_the_device"))
     assert (entry.outcome, entry.cause) == ("dropped", "memory kind")
     assert entry.source is not None

@@ -1,4 +1,5 @@
-"""The audit of a directory of --xla_dump_to: asked in the text before all passes, and lost to a pass by name."""
+"""The audit of a directory of --xla_dump_to: the text before all passes has the requests, and a named pass loses
+one."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def audit_of(report: Report) -> AuditInfo:
     return report.audit
 
 
-def test_a_dump_says_what_was_asked_and_what_answers(tmp_path: Path) -> None:
+def test_a_dump_shows_what_was_requested_and_its_transfers(tmp_path: Path) -> None:
     audit = audit_of(dump(tmp_path / "dump", passes_samples.GOOD))
     assert [(e.direction, e.by, e.outcome, e.transfers) for e in audit.entries] == [
         ("d2h", "annotation", "kept", (1,)),
@@ -101,7 +102,7 @@ def test_without_the_texts_of_passes_it_is_dropped_by_nobody_known(tmp_path: Pat
     assert {(e.outcome, e.pass_name) for e in audit_of(report).entries} == {("dropped", None)}
 
 
-def test_a_loop_asks_as_often_as_it_turns_and_its_stack_is_followed() -> None:
+def test_a_loop_requests_once_for_each_iteration_and_its_stack_is_followed() -> None:
     placements = placements_before_passes(parse_text(LOOP.format(frames=passes_samples.FRAMES)))
     fetched, kept, back, sent = placements.requests
     assert (fetched.direction, fetched.runs, fetched.counted, fetched.argument) == ("h2d", 4, True, 0)

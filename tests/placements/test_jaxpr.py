@@ -1,4 +1,4 @@
-"""What a jaxpr asks of host memory: through every kind of equation that runs other jaxprs."""
+"""Placements that a jaxpr requests, through every kind of equation that runs other jaxprs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_is_put_on_the_host_and_fetched_is_one_round_trip_with_its_lines() 
     assert sent.made.file == __file__
 
 
-def test_a_value_that_is_where_it_is_wanted_asks_nothing() -> None:
+def test_a_value_that_is_already_in_its_memory_requests_nothing() -> None:
     assert requests_of(lambda x: device(jnp.sin(x))) == ()
     assert len(requests_of(lambda x: host(host(x)))) == 1
 
@@ -84,7 +84,7 @@ def test_a_branch_is_conditional() -> None:
     assert [(request.direction, request.conditional) for request in requests_of(step)] == [("d2h", True), ("h2d", True)]
 
 
-def test_a_function_that_is_called_twice_asks_twice() -> None:
+def test_a_function_that_is_called_twice_requests_twice() -> None:
     inner = jax.jit(lambda x: host(jnp.sin(x)))
     requests = requests_of(lambda x: (inner(x), inner(x * 2)))
     assert len(requests) == 2
@@ -113,7 +113,7 @@ def test_what_nothing_returns_is_dead_and_what_depends_on_no_argument_is_constan
     assert (constant.live, constant.constant) == (True, True)
 
 
-def test_a_policys_placements_bear_their_names_and_a_barrier_keeps_them_apart() -> None:
+def test_a_policys_placements_have_their_names_and_a_barrier_separates_them() -> None:
     from jax.ad_checkpoint import checkpoint_name
 
     policy = jax.checkpoint_policies.save_and_offload_only_these_names(

@@ -1,4 +1,4 @@
-"""Asks against transfers: the assignment against brute force, and made-up programs whose truth is known."""
+"""Requests and transfers: the assignment against brute force, and synthetic programs with a known result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hloinspect.errors import InputError
 from hloinspect.hlo.text import parse_text
 from hloinspect.inputs.manifest import load_result
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.placements.assign_requests import STRONG, assign
+from hloinspect.placements.assign_requests import STRONG, assign_transfers
 from hloinspect.placements.audit import audit
 from hloinspect.placements.flow import (
     ARGUMENT,
@@ -45,8 +45,8 @@ from tests.support.gate_samples import compiled_directory
 TIES = st.lists(st.dictionaries(st.integers(0, 4), st.sampled_from([10, 12, 30, 50]), max_size=4), max_size=5)
 
 
-def most_answered(ties: list[dict[int, int]]) -> int:
-    """The most asks that one transfer each can answer, by trying everything."""
+def most_assigned(ties: list[dict[int, int]]) -> int:
+    """Return the most requests that can have a transfer each, by trying everything."""
     best = 0
     for choice in itertools.product(*([None, *each] for each in ties)):
         taken = [transfer for transfer in choice if transfer is not None]
@@ -56,39 +56,40 @@ def most_answered(ties: list[dict[int, int]]) -> int:
 
 
 @given(TIES)
-def test_as_many_asks_are_answered_as_can_be(ties: list[dict[int, int]]) -> None:
-    found = assign(ties, [1] * len(ties), [1] * 5)
-    assert sum(bool(own) for own in found) == most_answered(ties)
+def test_as_many_requests_as_possible_get_a_transfer(ties: list[dict[int, int]]) -> None:
+    found = assign_transfers(ties, [1] * len(ties), [1] * 5)
+    assert sum(bool(own) for own in found) == most_assigned(ties)
 
 
 @given(TIES)
 def test_what_strong_ties_alone_answer_stays_answered(ties: list[dict[int, int]]) -> None:
     strong = [{transfer: tie for transfer, tie in each.items() if tie >= 30} for each in ties]
-    alone = assign(strong, [1] * len(ties), [1] * 5)
-    found = assign(ties, [1] * len(ties), [1] * 5)
+    alone = assign_transfers(strong, [1] * len(ties), [1] * 5)
+    found = assign_transfers(ties, [1] * len(ties), [1] * 5)
     assert {request for request, own in enumerate(alone) if own} <= {
         request for request, own in enumerate(found) if own
     }
 
 
 @given(TIES, st.lists(st.integers(1, 4), min_size=5, max_size=5), st.lists(st.integers(1, 4), min_size=5, max_size=5))
-def test_no_transfer_answers_two_asks_and_none_answers_one_that_it_is_not_tied_to(
+def test_no_transfer_belongs_to_two_requests_or_to_one_without_a_tie(
     ties: list[dict[int, int]], wanted: list[int], supply: list[int]
 ) -> None:
-    found = assign(ties, wanted[: len(ties)], supply)
+    found = assign_transfers(ties, wanted[: len(ties)], supply)
     given_away = Counter(transfer for own in found for transfer in own)
     assert all(count == 1 for count in given_away.values())
     assert all(transfer in each for each, own in zip(ties, found, strict=True) for transfer in own)
-    for transfer in set(range(5)) - set(given_away):  # what is left is strongly tied to nobody
+    for transfer in set(range(5)) - set(given_away):  # the remaining transfers have no strong tie
         assert all(each.get(transfer, 0) < STRONG for each in ties)
 
 
-def test_a_loop_with_its_first_turn_in_front_answers_one_ask_with_two_transfers() -> None:
-    assert assign([{0: 10, 1: 10}], [4], [3, 1]) == [[0, 1]]
-    assert assign([{0: 10, 1: 10}], [3], [3, 1]) == [[0]]  # it is asked no more often: the other is somebody else's
+def test_a_loop_with_a_peeled_first_iteration_gives_one_request_two_transfers() -> None:
+    assert assign_transfers([{0: 10, 1: 10}], [4], [3, 1]) == [[0, 1]]
+    # no more executions are requested: the other transfer belongs to something else
+    assert assign_transfers([{0: 10, 1: 10}], [3], [3, 1]) == [[0]]
 
 
-# ---- made-up programs: each layer's value goes to the host and comes back, or was dropped
+# ---- synthetic programs: each layer's value goes to the host and comes back, or was dropped
 
 PUT_LINE = (
     "    %{out} = stablehlo.custom_call @annotate_device_placement(%{arg}) {{has_side_effect = true, "
@@ -97,7 +98,7 @@ PUT_LINE = (
 
 
 def program(sizes: list[int], barriers: list[bool]) -> str:
-    """StableHLO that sends one value of each size to the host and fetches it, most behind a barrier."""
+    """Return StableHLO that sends one value of each size to the host and fetches it, most of them behind a barrier."""
     lines = "    %x = stablehlo.negate %arg0 : tensor<4xf32>\n"
     for i, (size, barrier) in enumerate(zip(sizes, barriers, strict=True)):
         lines += f"    %v{i} = stablehlo.broadcast_in_dim %x, dims = [0] : (tensor<4xf32>) -> tensor<{size}xf32>\n"
@@ -116,7 +117,7 @@ def program(sizes: list[int], barriers: list[bool]) -> str:
 
 
 def module(sizes: list[int]) -> Offload:
-    """A module with one round trip of each size."""
+    """Return a module with one round trip of each size."""
     lines = "  %p = f32[4]{0} parameter(0)\n"
     for i, n in enumerate(sizes):
         host, device = f"f32[{n}]{{0:S(5)}}", f"f32[{n}]{{0}}"
@@ -142,12 +143,12 @@ def test_of_made_up_programs_as_many_are_kept_and_lost_as_was_made_up(layers: li
         for size in (8, 16, 32):
             assert counts[way, size, True] == kept.count(size)
             assert counts[way, size, False] == sizes.count(size) - kept.count(size)
-    for entry in found.lost:  # without a barrier it is known why
+    for entry in found.lost:  # without a barrier the cause is known
         assert entry.cause in ("folded", "no transfer")
 
 
 @given(st.lists(st.sampled_from([8, 16]), max_size=3), st.lists(st.sampled_from([64, 128]), min_size=1, max_size=3))
-def test_transfers_of_shapes_that_nothing_asks_for_are_named(requested: list[int], strange: list[int]) -> None:
+def test_transfers_of_shapes_that_were_not_requested_are_named(requested: list[int], strange: list[int]) -> None:
     offload = module([*requested, *strange])
     found = audit(offload, placements_of(program(requested or [8], [True] * len(requested or [8]))))
     sizes = {transfer.id: transfer.tensor.shape[0] for transfer in offload.transfers}
@@ -171,7 +172,7 @@ def node(kind: str, *inputs: int, to_host: bool | None = None, **more: object) -
     return Node(kind, [*inputs], "f32", (4,), on_host, put=put, **more)
 
 
-def test_a_value_that_is_there_already_asks_nothing() -> None:
+def test_a_value_that_is_there_already_requests_nothing() -> None:
     assert graph(node(ARGUMENT, number=0), node(PUT, 0, to_host=False)).requests() == ()
 
 
@@ -183,7 +184,7 @@ def test_what_comes_back_out_of_a_loops_stack_is_what_was_put_in() -> None:
         node(PUT, 2, to_host=True),
         node(CONSTANT),
         node(MERGE, 4, 6),
-        node(PART, 5, 3),  # the stack with this turn's value
+        node(PART, 5, 3),  # the stack with the value of this iteration
         node(PART, 5),  # the backward loop's slice
         node(PUT, 7, to_host=False),
     )

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 POLICIES = {"save": "save", "remat": "remat", "offload": "offload_scan", "pipelined": "offload_scan_pipelined"}
 GRAPHICS_CONTRAST = 3.0
-"""WCAG 2, 1.4.11: the least contrast of what has to be seen to understand a picture."""
+"""The least contrast of what must be seen to understand a picture (WCAG 2, 1.4.11)."""
 
 MARKS = """() => [...document.querySelectorAll("figure svg")].map((svg) => {
   const texts = [...svg.querySelectorAll("text:not([transform])")];
@@ -64,7 +64,8 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written(browser: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """Four compiled modules under the names of policies, and as other batches: a slower one, one that does not fit."""
+    """Return four compiled modules under the names of policies, and as other batches: a slower one, one that does not
+    fit."""
     folder = tmp_path_factory.mktemp("plan")
     modules = root / "fixtures" / "jax0.12.0.1"
     sources = [f"{label}={modules}/gb200_{name}/module.hlo.txt.gz" for label, name in POLICIES.items()]
@@ -81,7 +82,7 @@ def written(browser: Any, root: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def scaled(point: Point, number: int, batch: int, times: float, fits: bool) -> Point:
-    """A point with another batch, whose step takes ``times`` as long, and which fits or does not."""
+    """Return a point with another batch, whose step takes ``times`` as long, and which fits or does not."""
     assert point.step is not None
     assert point.memory is not None
     assert point.memory.device_bytes is not None
@@ -107,12 +108,12 @@ def closed_behind(browser: Any) -> Iterator[None]:
 
 
 def value_at(place: float, ticks: Sequence[Sequence[float]]) -> float:
-    """The value of a place on an axis, by the numbers that stand along it."""
+    """Return the value of a place on an axis, by the numbers along it."""
     (first, low), (last, high) = ticks[0], ticks[-1]
     return low + (place - first) / (last - first) * (high - low)
 
 
-def test_every_point_is_drawn_where_the_json_has_it_and_nothing_is_asked_for(written: Written) -> None:
+def test_every_point_is_drawn_where_the_json_has_it_and_nothing_is_requested(written: Written) -> None:
     shown = written.open()
     points = {f"#point-{point['number']}": point for point in written.data["points"]}
     times, speeds = shown.page.evaluate(MARKS)
@@ -168,13 +169,13 @@ def test_each_policy_has_one_colour_and_shape_and_all_is_seen_in_the_light_and_i
 
 
 def choose(shown: Shown, number: int) -> None:
-    """Opens a point by the keyboard."""
+    """Open a point by the keyboard."""
     shown.page.locator(f"a.mark[href='#point-{number}']").first.focus()
     shown.page.keyboard.press("Enter")
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2's ratio of two colours as ``rgb(r, g, b)``."""
+    """Return WCAG 2's ratio of two colours given as ``rgb(r, g, b)``."""
 
     def light(color: str) -> float:
         parts = [int(part) / 255 for part in color.removeprefix("rgb(").removesuffix(")").split(",")]
@@ -196,7 +197,7 @@ def test_a_click_on_a_mark_shows_the_point_and_leads_to_its_whole_report(written
         if free is not None:
             free.click()
             pointed += 1
-        else:  # another mark lies upon it: keys reach it all the same
+        else:  # another mark lies upon it: keys still reach it
             choose(shown, point["number"])
         (panel,) = page.locator("section.point:visible").all()
         text = panel.inner_text()

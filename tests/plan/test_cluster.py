@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.options import CompileOptions
 from hloinspect.plan.verb import PlanRequest, make_plan
 
 distributed = pytest.importorskip("distributed", reason="needs the extra hloinspect[cluster]")
@@ -33,7 +34,7 @@ def test_a_plan_goes_on_when_a_worker_is_killed(tmp_path: Path, root: Path, monk
     monkeypatch.setenv("HLOINSPECT_CACHE", str(tmp_path / "cache"))
 
     def kill() -> None:
-        """Kills the worker that compiles for size 96, once."""
+        """Kill the worker that compiles for size 96, once."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             for mark in tmp_path.glob("96-*.started"):
@@ -52,7 +53,7 @@ def test_a_plan_goes_on_when_a_worker_is_killed(tmp_path: Path, root: Path, monk
                 sources=(f"{tmp_path / 'step.py'}:step",),
                 vary=("size=64,96,crash",),
                 targets=("h100",),
-                cache=tmp_path / "cache",
+                compiling=CompileOptions(cache=tmp_path / "cache"),
                 scheduler=cluster.scheduler_address,
             )
         )

@@ -16,6 +16,7 @@ import pytest
 
 from hloinspect.errors import CompileError
 from hloinspect.inputs.manifest import load_result
+from hloinspect.options import CompileOptions
 from hloinspect.plan.model import Plan
 from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.page.point_pages import write_pages_to
@@ -74,14 +75,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan_of(home: Path, *vary: str, step: str = "train", **more: object) -> Plan:
+def plan_of(home: Path, *vary: str, step: str = "train", keep: Path | None = None, **more: object) -> Plan:
     return make_plan(
         PlanRequest(  # type: ignore[arg-type]
             sources=(f"{home / 'step.py'}:{step}",),
             vary=vary,
             targets=("h100",),
             folder=home,
-            cache=home / "cache",
+            compiling=CompileOptions(cache=home / "cache", keep=keep),
             **more,
         )
     )
@@ -89,7 +90,7 @@ def plan_of(home: Path, *vary: str, step: str = "train", **more: object) -> Plan
 
 @pytest.fixture(scope="module")
 def grid(home: Path) -> Plan:
-    """Three policies by two sets of flags, and four points that go wrong each in its way."""
+    """Return three policies by two sets of flags, and four points that fail in different ways."""
     return plan_of(
         home,
         "policy=save,remat,offload:hid",
@@ -179,8 +180,8 @@ def test_a_policy_for_a_step_that_has_none_is_an_error(home: Path):
         plan_of(home, "policy=remat", step="without_names")
 
 
-def test_each_offloaded_tensor_is_told_by_compiling_without_it(grid: Plan):
-    """The points without it are those of the other policies, so that nothing more is compiled."""
+def test_each_offloaded_tensor_is_measured_by_compiling_without_it(grid: Plan):
+    """Use the points of the other policies as those without it, so that nothing more is compiled."""
     lines = {line.name: line for line in grid.tensors}
     base = grid.point(grid.tensors_of or 0)
     assert base.settings["policy"] == "offload:hid"
@@ -204,7 +205,7 @@ def test_a_step_without_parameters_has_the_names_of_its_own_policy_replaced(home
     assert remat.d2h_bytes == save.d2h_bytes == 0
     assert remat.recompute_flops
     assert not save.recompute_flops
-    # what is said of a policy is what was compiled: in a step that makes its own, "save" keeps what that one offloads
+    # a policy describes what was compiled: in a step with its own policy, "save" keeps what that one offloads
     assert plan.policies["save"] == "jax.checkpoint_policies.save_only_these_names('hid', 'gate')"
     assert plan.policies["own"].startswith("the step's own policy, which is jax.checkpoint_policies.save_and_offload_")
 
@@ -228,10 +229,14 @@ def test_a_plan_that_was_killed_compiles_only_the_rest(home: Path, root: Path):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    time.sleep(1.0)  # the child ends by itself when its parent is gone
+    time.sleep(1.0)  # the child ends itself when its parent is gone
     had = len(list(cache.glob("step-*")))
     assert had == 1
-    plan = make_plan(PlanRequest(sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), cache=cache))
+    plan = make_plan(
+        PlanRequest(
+            sources=(f"{home / 'step.py'}:train",), vary=vary, targets=("h100",), compiling=CompileOptions(cache=cache)
+        )
+    )
     assert [point.from_cache for point in plan.points].count(True) == had
     assert plan.compiled == 2 - had
     assert all(point.is_good for point in plan.points)

@@ -18,6 +18,7 @@ import pytest
 
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
+from hloinspect.options import CompileOptions
 from hloinspect.plan.model import Plan
 from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.render.data.plan_csv import plan_csv
@@ -25,11 +26,14 @@ from hloinspect.render.page.plan_html import plan_html
 from hloinspect.render.page.point_pages import write_pages_to
 from hloinspect.render.terminal.plan_text import plan_text
 from tests.support.html_samples import HOSTILE_MODULE
+from tests.support.json_schemas import faults
 
 
 def maxtext_plan(corpus: Path, *names: str, **more: object) -> Plan:
     sources = tuple(f"{name}={corpus}/maxtext/llama405b_{file}.hlo.gz" for name, file in (n.split("=") for n in names))
-    return make_plan(PlanRequest(sources=sources, targets=("gb200",), topology="2x16x4", **more))  # type: ignore[arg-type]
+    return make_plan(
+        PlanRequest(sources=sources, targets=("gb200",), compiling=CompileOptions(topology="2x16x4"), **more)
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,7 @@ def test_a_faster_link_and_another_target_are_judged_from_the_same_modules(of_40
     assert set(fast.verdicts) == {transfer.id for transfer in of_405b.points[0].transfers}
 
 
-def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_module_is_read_once_for_all_its_points(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = root / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.txt.gz"
     read: list[Path] = []
 
@@ -94,7 +98,7 @@ def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path:
         read.append(Path(source))
         return load_module(source)
 
-    monkeypatch.setattr("hloinspect.analyze.inspect.load_module", load_and_count)
+    monkeypatch.setattr("hloinspect.analyze.load.load_module", load_and_count)
     request = PlanRequest(
         sources=(str(path),),
         targets=("gb200", "gb300"),
@@ -111,7 +115,7 @@ def test_a_module_is_read_once_for_all_that_is_asked_of_it(root: Path, tmp_path:
 
 
 def test_what_xla_computes_again_by_itself_is_said_of_a_point(tmp_path: Path):
-    """Names of operations have ``rematted_computation`` where the program asks for it."""
+    """Use names of operations with ``rematted_computation``, which they have where the program requests it."""
     module = HOSTILE_MODULE.replace("fusion.1", "fusion.1.remat2").replace("jit(f)/neg", "rematted_computation/neg")
     for name, text in (("again.hlo", module), ("once.hlo", HOSTILE_MODULE)):
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -150,7 +154,7 @@ def test_the_text_keeps_to_its_width_and_says_what_the_json_says(of_405b: Plan, 
     assert re.search(r"1 +offload +16\.\d\d s", table)
     assert "(compiled for gb200)" in text
     data = json.loads(of_405b.to_json())
-    assert data["schema"] == "hloinspect.plan/1"
+    assert faults(data, "plan") == []
     assert data["best"] == of_405b.best
     assert [one["step"]["time_ms"] for one in data["points"]] == [
         pytest.approx(one.step.time_ms) for one in of_405b.points if one.step

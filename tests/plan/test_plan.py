@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.compile.child.policies import changed, described
+from hloinspect.compile.child.policies import changed, named_policy
+from hloinspect.compile.protocol import StepRequest
 from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
 from hloinspect.plan.axes import KNOWN_FLAGS, Names, flags_of, literal, load_names, parse_axes
@@ -19,9 +20,9 @@ from hloinspect.plan.front import (
     TELLING,
     best,
     front,
+    is_faster_or_slower,
     largest,
-    not_told_apart,
-    told_apart,
+    tied_with_best,
     why_best,
     with_recomputation,
 )
@@ -31,11 +32,12 @@ from hloinspect.plan.run import Room, remaining_text
 from hloinspect.plan.work import Subject, combinations, parse_point, works_of
 from hloinspect.render.page.plan_html import plan_html
 
+STEP = StepRequest(step="a.py:f")
 GIB = 1 << 30
 
 
 def point(number: int, time_ms: float, device_gib: float, **more: object) -> Point:
-    """A point that fits into 100 GiB if it needs less."""
+    """Return a point that fits into 100 GiB if it needs less."""
     cases = {"central": time_ms, "fast": 0.9 * time_ms, "slow": 1.2 * time_ms}
     step = StepTime(time_ms, 0.9 * time_ms, 1.2 * time_ms, time_ms, 0.0, time_ms, time_ms, cases)
     memory = MemoryUse(round(device_gib * GIB), 100 * GIB, 80 * GIB, 0, None, 1, "artifacts")
@@ -171,7 +173,9 @@ def test_a_policy_is_what_its_changes_made_of_it_however_it_is_written(
     assert {name: policy.outcome_of(name) for name in "abcdef"} == expected
     assert parse_policy(policy.text()) == policy
     saved, offloaded = set(policy.saved), set(policy.offloaded)
-    requested = changed({"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.request())
+    requested = changed(
+        {"names_which_can_be_saved": ["z"], "names_which_can_be_offloaded": ["a"]}, policy.of_step(STEP)
+    )
     assert (set(requested["names_which_can_be_saved"]), set(requested["names_which_can_be_offloaded"])) == (
         saved,
         offloaded,
@@ -190,12 +194,10 @@ def test_a_steps_own_policy_changes_in_the_named_tensors_only(own: dict[str, str
     for name, outcome in moves:
         policy = policy.with_outcome(name, outcome)
         expected[name] = outcome
-    made = changed(names, policy.request())
+    made = changed(names, policy.of_step(STEP))
     assert made["offload_src"] == "device"
-    assert {k: sorted(v) for k, v in described(made).items()} == {
-        "saved": sorted(name for name, outcome in expected.items() if outcome == "save"),
-        "offloaded": sorted(name for name, outcome in expected.items() if outcome == "offload"),
-    }
+    assert sorted(named_policy(made).saved) == sorted(n for n, outcome in expected.items() if outcome == "save")
+    assert sorted(named_policy(made).offloaded) == sorted(n for n, outcome in expected.items() if outcome == "offload")
 
 
 @pytest.mark.slow
@@ -218,15 +220,16 @@ def test_points_that_differ_in_flags_alone_are_lowered_together():
     for work in works:
         assert [len(cell.xla_flags) for cell in work.cells] == [0, 1]
         assert {cell.settings["target"] for cell in work.cells} == {work.target.name}
-        assert work.wanted["arguments"] == {"batch": int(work.cells[0].settings["batch"])}
-        offloaded = work.wanted["policy"]["offloaded"]
-        assert offloaded == ([] if work.cells[0].settings["policy"] == "remat" else ["a"])
+        assert work.request.arguments == {"batch": int(work.cells[0].settings["batch"])}
+        assert work.request.policy is not None
+        offloaded = work.request.policy.offloaded
+        assert offloaded == (() if work.cells[0].settings["policy"] == "remat" else ("a",))
 
 
 def test_for_maxtext_what_varies_are_its_keys():
     subject = Subject("maxtext base.yml", ("base.yml", "query_proj=offload", "steps=2"))
     (work,) = works_of(subject, [{"query_proj": "remat"}], {"gb200": load_target("gb200")}, {})
-    assert work.wanted["maxtext"] == ["base.yml", "steps=2", "query_proj=remat"]
+    assert work.request.maxtext == ("base.yml", "steps=2", "query_proj=remat")
 
 
 def test_children_are_as_many_as_memory_holds_and_never_none():
@@ -279,7 +282,7 @@ def test_the_front_is_that_of_the_definition(figures: list[tuple[int, int, bool,
 
 
 def test_a_lost_offload_is_no_good_point_however_fast():
-    points = [point(1, 10, 50), point(2, 5, 20, offload_lost="the offload asked for is gone"), point(3, 1, 200)]
+    points = [point(1, 10, 50), point(2, 5, 20, offload_lost="the requested offload is gone"), point(3, 1, 200)]
     assert front(points) == (1,)
     assert best(points) == points[0]
     assert not points[1].is_good
@@ -293,16 +296,16 @@ def test_a_point_that_is_compiled_wrongly_is_no_good_point():
     assert why_best(None, points[1:]).endswith("0 lose their offload, 1 are compiled wrongly, 0 could not be compiled")
 
 
-def test_points_are_told_apart_scenario_by_scenario_and_not_by_the_ends_of_their_ranges():
+def test_points_are_compared_scenario_by_scenario_and_not_by_the_ends_of_their_ranges():
     slow, fast = point(1, 10, 50), point(2, 9.7, 50)
     assert slow.step is not None
     assert fast.step is not None
     assert fast.step.low_ms < slow.step.low_ms < fast.step.high_ms  # the ranges overlap widely
-    assert told_apart(slow, fast)
+    assert is_faster_or_slower(slow, fast)
     mixed = replace(fast, step=replace(fast.step, cases_ms={**fast.step.cases_ms, "slow": 13.0}))
-    assert not told_apart(slow, mixed)
-    assert not told_apart(slow, point(3, 10 * (1 - TELLING / 2), 50))
-    assert not_told_apart([slow, fast, replace(mixed, number=3)], slow) == (3,)
+    assert not is_faster_or_slower(slow, mixed)
+    assert not is_faster_or_slower(slow, point(3, 10 * (1 - TELLING / 2), 50))
+    assert tied_with_best([slow, fast, replace(mixed, number=3)], slow) == (3,)
 
 
 def test_recomputation_is_against_the_point_that_computes_the_least_with_the_same_batch():

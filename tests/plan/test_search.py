@@ -1,4 +1,4 @@
-"""The search over points whose speed is a formula, so that its way can be checked against all there is."""
+"""The search over points whose speed is a formula, so that its path can be compared with all possible points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ("a", "b", "c")
 
 
 class Formula(Session):
-    """A session whose points are not compiled: each fate of each name has a time and a size, and so has a batch."""
+    """A session whose points are not compiled: each outcome of each name has a time and a size, and so has a batch."""
 
     ms: dict[tuple[str, str], float]
     gib: dict[tuple[str, str], float]
@@ -158,7 +158,7 @@ def test_a_search_whose_time_is_over_gives_the_best_so_far():
 
 
 class Refusing(Session):
-    """A session whose compiler refuses everything, and counts what it was asked for."""
+    """A session whose compiler refuses everything, and counts the requests."""
 
     requested: list[int]
 

@@ -1,21 +1,23 @@
-"""The simulator that folds loops, held against one that unrolls them, on random schedules."""
+"""Comparison of the simulator, which folds loops, with one that unrolls them, on random schedules."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from hloinspect.predict.schedule import Branch, Loop, Operation, Schedule
 from hloinspect.predict.simulate import simulate
 from hloinspect.timeline.timeline import overlap
 from tests.support import brute_force as bf
+from tests.support.thorough import examples
 
 UNIT = bf.MS
 HBM = Fraction(1, 100)
-"""Device memory that a copy over the link takes 8 to 30 % of, in bytes a picosecond."""
+"""The rate of device memory in bytes a picosecond. A copy over the link takes 8 to 30 % of it."""
 STEP_FIELDS = (
     "time_ps",
     "compute_ps",
@@ -32,7 +34,7 @@ STEP_FIELDS = (
 def differences(
     what: Schedule, machine: bf.Machine, free: frozenset[int] | None = frozenset(), settles: bool = True
 ) -> list[str]:
-    """Where the two simulators disagree by more than a millionth of the step or a nanosecond."""
+    """Return where the two simulators disagree by more than a millionth of the step or a nanosecond."""
     exact = bf.brute_force(what, machine, free)
     simulation = simulate(what, machine.target(), machine.scenario(), free)
     found = overlap(simulation.timeline)
@@ -56,6 +58,22 @@ def differences(
     return problems
 
 
+def amplifies_rounding(what: Schedule, machine: bf.Machine) -> bool:
+    """Return whether rates that differ by a rounding error give another exact result.
+
+    Some loops do so: with fair queueing an iteration may double a difference that the one before has left, without end.
+    No simulator that computes with floating-point numbers can give the exact result there.
+    """
+    factor = 1 + Fraction(1, 1 << 44)
+    exact = bf.brute_force(what, machine)
+    moved = bf.brute_force(what, replace(machine, d2h=machine.d2h * factor, h2d=machine.h2d * factor))
+    allowed = max(1e-6 * float(exact.time_ps), 1000.0)
+    pairs = [(getattr(exact, name), getattr(moved, name)) for name in STEP_FIELDS]
+    for before, after in ((exact.duration, moved.duration), (exact.cover, moved.cover), (exact.wait, moved.wait)):
+        pairs += [(before[number], after[number]) for number in {*before, *after}]
+    return any(abs(float(one - other)) > allowed for one, other in pairs)
+
+
 machines = st.builds(
     bf.Machine,
     d2h=st.sampled_from([Fraction(1, 1000), Fraction(1, 700), Fraction(3, 1000)]),
@@ -73,7 +91,7 @@ kernels = st.tuples(times, st.integers(0, 40).map(lambda n: int(n * HBM * UNIT /
 
 
 class _Program:
-    """Draws computations; every transfer has a number of its own."""
+    """A generator of computations. Every transfer has its own number."""
 
     def __init__(self, draw: Any, always_awaited: bool, max_trips: int) -> None:
         self.draw = draw
@@ -139,8 +157,8 @@ class _Program:
             operations.append(self.draw(st.sampled_from([bf.done_of("never started"), *self.ends])))
 
     def _pair(self, operations: list[Operation], begin: Operation, end: Operation) -> None:
-        """Puts a start at a random place, and its done at a random later one; or at an earlier one, where it waits for
-        the turn before; or nowhere."""
+        """Put a start at a random place, and its done at a random later one; or at an earlier one, where it waits for
+        the iteration before; or nowhere."""
         place = self.draw(st.integers(0, len(operations)))
         operations.insert(place, begin)
         places = ["later", "later", "earlier", *([] if self.always_awaited else ["nowhere"])]
@@ -168,13 +186,13 @@ def schedules(draw: Any, depth: int = 3, always_awaited: bool = False, max_trips
     return bf.schedule(entry, **program.computations)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(), machines)
-def test_a_folded_schedule_comes_to_the_same_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
+def test_a_folded_schedule_gives_the_same_result_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
     assert differences(what, machine) == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60, 2400), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=2), machines, st.one_of(st.none(), st.frozensets(st.integers(1, 6))))
 def test_the_same_holds_where_some_transfers_are_free(
     what: Schedule, machine: bf.Machine, free: frozenset[int] | None
@@ -182,7 +200,22 @@ def test_the_same_holds_where_some_transfers_are_free(
     assert differences(what, machine, free) == []
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(40, 1600), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=1, always_awaited=True, max_trips=300), machines)
-def test_loops_of_many_turns_settle_and_come_to_the_same(what: Schedule, machine: bf.Machine) -> None:
-    assert differences(what, machine) == []
+def test_loops_of_many_iterations_settle_and_give_the_same_result(what: Schedule, machine: bf.Machine) -> None:
+    found = differences(what, machine)
+    assume(not found or not amplifies_rounding(what, machine))
+    assert found == []
+
+
+def test_a_loop_with_fair_queueing_may_amplify_rounding_and_one_without_does_not() -> None:
+    before = [bf.done_of("b6"), bf.done(6), bf.start(6, "d2h", 3_250_000), bf.start(4, "d2h", 0)]
+    before += [bf.done(3), bf.start(3, "h2d", 3_000_000), bf.done(2), bf.start(2, "h2d", 7_500_000), bf.done(4)]
+    before += [bf.start_host_copy("b6", 3_000_000), bf.blocking(5, "d2h", 6_250_000)]
+    body = [bf.done(1), bf.start_host_copy("b2", 250_000), bf.start_host_copy("b3", 9_500_000), bf.done_of("b2")]
+    body += [bf.start_host_copy("b4", 5_750_000), bf.done_of("b4"), bf.start(1, "h2d", 5_250_000), bf.done_of("b3")]
+    what = bf.schedule([Loop("body", "before", 104)], body=body, before=before)
+    machine = bf.Machine(d2h=Fraction(3, 1000), latency_ps=3 * UNIT, fair=True, hbm=HBM)
+    assert amplifies_rounding(what, machine)
+    assert not amplifies_rounding(what, replace(machine, fair=False))
+    assert differences(what, replace(machine, fair=False)) == []

@@ -1,4 +1,4 @@
-"""Collectives level by level, worked out by hand on gb200: 900 GB/s within a domain, 50 GB/s of network a GPU."""
+"""Collectives level by level, computed by hand on gb200: 900 GB/s within a domain, 50 GB/s of network a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device memory's bandwidth shared between kernels, host copies and device-side copies, worked out by hand.
+"""Device memory's bandwidth shared between kernels, host copies and device-side copies, computed by hand.
 
 On this machine a host copy moves 1 byte in 1,000 ps and device memory 1 byte in 100 ps: a copy takes a tenth of it.
 """
@@ -22,12 +22,12 @@ TENTH = bf.MS // 1000  # bytes of device memory that take a tenth of a milliseco
 
 
 def work(ms: float, memory_ms: float) -> Operation:
-    """A kernel that computes for so long, and would take so long for its bytes."""
+    """Return a kernel that computes for ``ms``, and whose bytes would take ``memory_ms``."""
     return bf.work(round(ms * bf.MS), round(memory_ms * 10 * TENTH))
 
 
 def side(name: str, launch_ms: float, memory_ms: float) -> Operation:
-    """A copy within device memory: what it needs alone is the longer of the two."""
+    """Return a copy within device memory: what it needs alone is the longer of the two."""
     return bf.start_side(name, round(launch_ms * bf.MS), round(memory_ms * 10 * TENTH))
 
 
@@ -50,7 +50,7 @@ def test_a_device_copy_beside_a_kernel_that_is_bound_by_memory_makes_no_progress
 
 
 def test_a_device_copy_beside_a_product_runs_at_what_the_product_leaves() -> None:
-    # A product of 8 ms needs a quarter of the bandwidth: the copy's 3 ms take 4, and nobody waits.
+    # A product of 8 ms needs a quarter of the bandwidth: the copy's 3 ms take 4, and nothing waits.
     assert time_of(side("copy", 0, 3), work(8, 2), bf.done_of("copy")) == pytest.approx(8)
     # One of 2 ms leaves it 1.5 ms of bandwidth; the other 1.5 are waited for.
     assert time_of(side("copy", 0, 3), work(2, 0.5), bf.done_of("copy")) == pytest.approx(3.5)

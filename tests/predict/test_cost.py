@@ -1,4 +1,4 @@
-"""What instructions cost, worked out by hand: FLOPs of every kind of matrix product, bytes of fusions."""
+"""Costs of instructions, computed by hand: FLOPs of every kind of matrix product, bytes of fusions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hloinspect.predict.schedule import side_cost
 
 
 def module(entry: str, *, before: str = "", platform: str = "gpu") -> Module:
-    """A module whose entry has these lines; a TPU is told by its tiled layouts."""
+    """Return a module whose entry has these lines. A TPU is recognised by its tiled layouts."""
     lines = "\n".join("  " + line.strip() for line in entry.strip().splitlines())
     tile = "  tpu.tile = f32[8,128]{1,0:T(8,128)} iota(), iota_dimension=0\n" if platform == "tpu" else ""
     text = f"HloModule m, is_scheduled=true\n\n{dedent(before)}\nENTRY main {{\n{tile}{lines}\n}}\n"
@@ -121,7 +121,7 @@ def test_a_cublas_call_that_cannot_be_read_is_said_to_be_unknown() -> None:
 
 
 def attention(target: str, mask: str, result: str) -> Cost:
-    """1 x 128 heads, 8192 queries and keys, head size 128."""
+    """Return the cost of attention over 1 x 128 heads, 8192 queries and keys, head size 128."""
     config = (
         '{"cudnn_fmha_backend_config":{"intermediate_tensor_shape":{"dimensions":["1","128","8192","8192"]},'
         f'"mask_type":"{mask}"}}}}'

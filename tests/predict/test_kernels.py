@@ -1,4 +1,4 @@
-"""The work of Pallas kernels on TPUs, held against what MLIR reads in the kernels themselves: ``expected.json`` has
+"""The work of Pallas kernels on TPUs, compared with what MLIR reads in the kernels themselves: ``expected.json`` has
 each one's grid and the products of a block (fixtures/generate.py)."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def cost(module: Module, name: str) -> Cost:
 
 
 def blocks_with_work(scope: str, queries: int, keys: int) -> int:
-    """The blocks of one head in which some query sees some key, by the corner that sees the most."""
+    """Return the blocks of one head in which some query sees some key, by the corner that sees the most."""
     window = WINDOWS.get(scope, LENGTH)
     count = 0
     for query in range(0, LENGTH, queries):
@@ -70,7 +70,7 @@ def test_the_fixture_has_each_of_the_kernels_and_masks() -> None:
 def test_flash_attention_is_priced_as_if_it_had_no_mask(compiled: Module, name: str) -> None:
     kernel = KERNELS[name]
     exact = prod(kernel["grid"]) * sum(2 * prod(product) for product in kernel["products"])
-    assert cost(compiled, name).matrix_flops == pytest.approx(exact, rel=0.01)  # forward: its author's own estimate
+    assert cost(compiled, name).matrix_flops == pytest.approx(exact, rel=0.01)  # forward: its author's estimate
 
 
 def test_a_grouped_product_has_its_authors_estimate(compiled: Module) -> None:
@@ -143,7 +143,7 @@ BLOCK = 2 * 128 * 128 * 128  # one product of a block of 128 x 128, width 128
         ("k.1", '{"custom_call_config":7}', QKV),
     ],
 )
-def test_a_kernel_that_nothing_tells_of_is_said_to_be_unknown(name: str, config: str, operands: str) -> None:
+def test_a_kernel_without_any_description_is_reported_as_unknown(name: str, config: str, operands: str) -> None:
     found = call(name, config, operands)
     assert (found.known, found.matrix_flops) == (False, 0.0)
 
@@ -180,7 +180,8 @@ def test_the_name_of_the_operation_serves_where_the_instruction_has_another() ->
 
 
 def test_maxtexts_copy_has_its_blocks_in_its_name_and_scratch_among_its_results() -> None:
-    """libtpu 0.0.50.1 on maxtext/kernels/attention/splash_attention_kernel.py, blocks of 64 queries and 128 keys."""
+    """Use libtpu 0.0.50.1 on maxtext/kernels/attention/splash_attention_kernel.py, blocks of 64 queries and 128
+    keys."""
     scratch = "f32[128,128]{1,0}"
     results = f"({scratch}, {scratch}, bf16[4,256,128]{{2,1,0}}, bf16[4,256,128]{{2,1,0}})"
     grid = "s8[1,4,2]{2,1,0}"
@@ -197,7 +198,7 @@ def test_tokamaxs_copy_lists_the_blocks_to_visit_and_its_own_estimate_leaves_out
 
 
 def test_queries_of_one_of_several_devices_that_share_a_sequence_see_the_average() -> None:
-    """Of four devices with 256 of 1024 positions each, whose blocks are 128: 36 of 64 blocks in all."""
+    """Take four devices with 256 of 1024 positions each, whose blocks are 128: 36 of 64 blocks in all."""
     operands = (
         "s8[1,2,8]{2,1,0}; s8[1,2,8]{2,1,0}; bf16[4,256,128]{2,1,0}; bf16[4,1024,128]{2,1,0}; bf16[4,1024,128]{2,1,0};"
         " s32[256,128]{1,0}"

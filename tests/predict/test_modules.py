@@ -1,4 +1,4 @@
-"""From the text of a small module to its prediction."""
+"""Predictions from the text of small modules."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ send (p: {MEGABYTE}) -> {MEGABYTE} {{
   ROOT d = {MEGABYTE}{{0:S(5)}} copy-done(s)
 }}
 
-ask (p: {MEGABYTE}) -> {MEGABYTE} {{
+fetch (p: {MEGABYTE}) -> {MEGABYTE} {{
   p = {MEGABYTE}{{0}} parameter(0)
   a = {MEGABYTE}{{0:S(5)}} copy(p)
   ROOT b = {MEGABYTE}{{0:S(5)}} copy(p)
@@ -95,13 +95,13 @@ ask (p: {MEGABYTE}) -> {MEGABYTE} {{
 ENTRY main {{
   p = {MEGABYTE}{{0}} parameter(0)
   c = pred[] parameter(1)
-  ROOT r = {MEGABYTE}{{0:S(5)}} conditional(c, p, p), true_computation=send, false_computation=ask
+  ROOT r = {MEGABYTE}{{0:S(5)}} conditional(c, p, p), true_computation=send, false_computation=fetch
 }}
 """
 
 
 def test_a_transfer_in_a_branch_that_is_not_taken_is_not_called_hidden() -> None:
-    # "ask" moves two megabytes and is the longer branch: "send" does not run, so nothing can be said about its copy.
+    # "fetch" moves two megabytes and is the longer branch: "send" does not run, so nothing can be said about its copy.
     found = predicted(CONDITIONAL)
     verdicts = {transfer.verdict for transfer in found.transfers.values()}
     assert verdicts == {SYNCHRONOUS, UNKNOWN}
@@ -148,7 +148,7 @@ ENTRY main {{
 
 
 def test_a_loop_of_a_module_runs_as_often_as_its_counter_says() -> None:
-    # Twelve turns of a 1 ms copy, 2 us of each under the negation; the counters cost bytes, not milliseconds.
+    # Twelve iterations of a 1 ms copy, 2 us of each under the negation; the counters cost bytes, not milliseconds.
     found = predicted(LOOP)
     times = found.transfers[1].times
     assert times.duration_ps == pytest.approx(12_000_000_000)

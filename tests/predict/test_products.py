@@ -1,4 +1,4 @@
-"""How much of a device a matrix product fills, worked out by hand, and what that makes of its time."""
+"""The share of a device that a matrix product fills, computed by hand, and its effect on the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to stand in a transfer's way, and the sizes that go with it."""
+"""Reasons why a transfer is not hidden, and the sizes that go with them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLAIN = Circumstances(RATES, frozenset(), frozenset())
 def reason(
     number: int, *operations: Operation, around: Circumstances = PLAIN, direction: str = H2D, size: int = MB
 ) -> Reason:
-    """The reason of one transfer of a schedule."""
+    """Return the reason of one transfer of a schedule."""
     simulation = simulate(bf.schedule(list(operations)), MACHINE.target(), MACHINE.scenario())
     times = overlap(simulation.timeline).transfers[number]
     verdict = verdict_of(times.duration_ps, times.cover_ps, times.wait_ps)

@@ -1,4 +1,4 @@
-"""Small schedules with their timelines worked out by hand: on this link a megabyte takes a millisecond."""
+"""Small schedules with their timelines computed by hand: on this link a megabyte takes a millisecond."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_start_waits_for_all_work_that_was_issued_before_it() -> None:
 
 
 def test_a_window_with_enough_work_hides_a_transfer() -> None:
-    # Copy 0..10 beside work 0..12: covered, nobody waits.
+    # Copy 0..10 beside work 0..12: covered, nothing waits.
     step = run(d2h(1, 10), work(12), done(1))
     assert (step.time, step.stall, step.verdict(1)) == (12, 0, HIDDEN)
 
@@ -151,7 +151,7 @@ def test_opposite_directions_slow_each_other_down_while_both_move_bytes() -> Non
 
 
 def test_a_wait_is_not_charged_to_the_other_direction() -> None:
-    # As above; the step stands still for copy 1 all along, and when it asks for copy 2 that has long been through.
+    # As above; the step stands still for copy 1 all along, and when it waits for copy 2 that has long been finished.
     step = run(d2h(1, 10), h2d(2, 4), done(1), done(2), machine=replace(PLAIN, duplex=(Fraction(1, 2), Fraction(1, 2))))
     assert (step.wait(1), step.wait(2), step.exposed) == (14, 0, 14)
 
@@ -235,50 +235,50 @@ def test_a_copy_on_the_side_stream_covers_a_transfer() -> None:
     assert (step.time, step.cover(1), step.wait(1)) == (10, 7, 3)
 
 
-def test_a_loop_multiplies_its_turn() -> None:
-    # A turn: copy 0..3 beside work 0..2, wait 1. Seven of them.
+def test_a_loop_multiplies_its_iteration() -> None:
+    # An iteration: copy 0..3 beside work 0..2, wait 1. Seven of them.
     step = run(Loop("body", None, 7), body=[d2h(1, 3), work(2), done(1)])
     assert (step.time, step.takes(1), step.cover(1), step.wait(1)) == (21, 21, 14, 7)
 
 
-def test_the_first_turn_of_a_loop_may_differ_from_the_others() -> None:
-    # Copy 1 begins before the loop and runs 0..10. First turn: copy 2 queues behind it and runs 10..12; wait 1..12, of
-    # it 9 for copy 1 and 2 for copy 2. The other three turns: copy 0..2, work 0..1, wait 1.
+def test_the_first_iteration_of_a_loop_may_differ_from_the_others() -> None:
+    # Copy 1 begins before the loop and runs 0..10. First iteration: copy 2 queues behind it and runs 10..12; wait
+    # 1..12, 9 of it for copy 1 and 2 for copy 2. The other three iterations: copy 0..2, work 0..1, wait 1.
     step = run(d2h(1, 10), Loop("body", None, 4), done(1), body=[d2h(2, 2), work(1), done(2)])
     assert (step.time, step.wait(1), step.wait(2)) == (12 + 3 * 2, 9, 2 + 3 * 1)
     assert (step.takes(2), step.cover(2)) == (8, 3)
 
 
 def test_nested_loops_multiply() -> None:
-    # Inner turn 3 ms (2 work, 1 waiting), five of them, then 1 work: 16; four of those.
+    # Inner iteration 3 ms (2 work, 1 waiting), five of them, then 1 work: 16; four of those.
     step = run(Loop("outer", None, 4), outer=[Loop("inner", None, 5), work(1)], inner=[d2h(1, 3), work(2), done(1)])
     assert (step.time, step.takes(1), step.wait(1)) == (64, 60, 20)
 
 
-def test_a_loop_without_turns_does_nothing() -> None:
+def test_a_loop_without_iterations_does_nothing() -> None:
     step = run(work(1), Loop("body", None, 0), body=[d2h(1, 3), done(1)])
     assert step.time == 1
     assert step.found.transfers == {}
 
 
-def test_a_loop_of_one_turn_runs_once() -> None:
+def test_a_loop_of_one_iteration_runs_once() -> None:
     assert run(Loop("body", None, 1), body=[d2h(1, 3), work(2), done(1)]).time == 3
 
 
-def test_a_condition_is_asked_once_more_than_it_holds() -> None:
-    # Three turns of 2 ms, and the condition, 1 ms, four times; once where there is no turn.
+def test_a_condition_runs_once_more_than_it_holds() -> None:
+    # Three iterations of 2 ms, and the condition, 1 ms, four times; once where there is no iteration.
     assert run(Loop("body", "condition", 3), body=[work(2)], condition=[work(1)]).time == 10
     assert run(Loop("body", "condition", 0), body=[work(2)], condition=[work(1)]).time == 1
 
 
-def test_a_thousand_turns_fold_into_a_few_segments() -> None:
+def test_a_thousand_iterations_fold_into_a_few_segments() -> None:
     step = run(Loop("body", None, 1000), body=[d2h(1, 3), work(2), done(1)])
     assert (step.time, step.takes(1), step.wait(1)) == (3000, 3000, 1000)
     assert len(step.simulation.timeline.segments) < 10
     assert step.simulation.unsettled == ()
 
 
-def test_a_thousand_turns_of_a_thousand_turns_fold() -> None:
+def test_a_thousand_iterations_of_a_thousand_iterations_fold() -> None:
     step = run(
         Loop("outer", None, 1000), outer=[Loop("inner", None, 1000), work(1)], inner=[d2h(1, 3), work(2), done(1)]
     )
@@ -286,7 +286,7 @@ def test_a_thousand_turns_of_a_thousand_turns_fold() -> None:
 
 
 def test_loops_nested_fifty_deep_take_no_time_to_predict() -> None:
-    # Each level turns three times, so the innermost runs 3^50 times: run twice a level, it would never end.
+    # Each level has three iterations, so the innermost runs 3^50 times: run twice a level, it would never end.
     bodies: dict[str, list[Operation]] = {f"body{level}": [Loop(f"body{level - 1}", None, 3)] for level in range(1, 50)}
     bodies["body0"] = [d2h(1, 3), work(2), done(1)]
     step = run(Loop("body49", None, 3), **bodies)
@@ -294,15 +294,15 @@ def test_loops_nested_fifty_deep_take_no_time_to_predict() -> None:
 
 
 @pytest.mark.parametrize("begin", [bf.start_collective, bf.start_side])
-def test_what_the_last_turn_of_a_folded_loop_leaves_under_way_is_waited_for(begin: Callable[..., Operation]) -> None:
-    # Each turn waits for what the one before started (3 ms) and works 1 ms: turn k ends at 3 k - 2, what it started at
-    # 3 k. Ten turns end at 28; the step goes on at 30 with 5 ms of work.
+def test_unfinished_work_of_the_last_iteration_of_a_folded_loop_is_waited_for(begin: Callable[..., Operation]) -> None:
+    # Each iteration waits for what the one before started (3 ms) and works 1 ms: iteration k ends at 3 k - 2, its
+    # copy at 3 k. Ten iterations end at 28; the step goes on at 30 with 5 ms of work.
     body = [bf.done_of("a"), begin("a", 3 * bf.MS), work(1)]
     assert run(Loop("body", None, 10), bf.done_of("a"), work(5), body=body).time == 35
 
 
-def test_a_transfer_may_be_awaited_one_turn_later() -> None:
-    # As above with a copy of 3 ms: in each turn but the first 2 ms of waiting; after the loop 2 ms more.
+def test_a_transfer_may_be_awaited_one_iteration_later() -> None:
+    # As above with a copy of 3 ms: in each iteration but the first 2 ms of waiting; after the loop 2 ms more.
     body = [done(1), d2h(1, 3), work(1)]
     step = run(Loop("body", None, 1000), done(1), work(5), body=body)
     assert (step.time, step.takes(1), step.wait(1), step.cover(1)) == (3005, 3000, 2000, 1000)
@@ -314,13 +314,13 @@ def test_a_transfer_that_is_never_awaited_still_runs_to_its_end() -> None:
     assert (step.time, step.takes(1), step.wait(1)) == (10, 10, 6)
 
 
-def test_a_transfer_that_every_turn_starts_and_none_awaits_runs_as_often() -> None:
+def test_a_transfer_that_every_iteration_starts_and_none_awaits_runs_as_often() -> None:
     # Three copies of 10 ms queue, work 0..3: the step ends at 30.
     step = run(Loop("body", None, 3), body=[d2h(1, 10), work(1)])
     assert (step.time, step.takes(1), step.cover(1), step.wait(1)) == (30, 30, 3, 27)
 
 
-def test_a_collective_from_before_a_loop_may_end_in_any_of_its_turns() -> None:
+def test_a_collective_from_before_a_loop_may_end_in_any_of_its_iterations() -> None:
     step = run(collective("a", 250), Loop("body", None, 300), body=[work(1)])
     assert (step.time, step.simulation.unsettled) == (300, ())
 
@@ -415,11 +415,11 @@ def test_transfers_of_one_stream_go_one_after_the_other_even_in_opposite_directi
         on_stream(d2h(1, 10), "computation_stream[0]"), on_stream(h2d(2, 10), "computation_stream[0]"), done(1), done(2)
     )
     assert (same.time, same.wait(1), same.wait(2)) == (20, 10, 10)
-    # On streams of their own they run side by side: 0..10 both.
-    apart = run(
+    # On separate streams they run side by side: 0..10 both.
+    separate = run(
         on_stream(d2h(1, 10), "computation_stream[0]"), on_stream(h2d(2, 10), "computation_stream[1]"), done(1), done(2)
     )
-    assert apart.time == 10
+    assert separate.time == 10
 
 
 def test_a_stream_holds_back_only_what_was_started_after() -> None:

@@ -1,4 +1,4 @@
-"""Which files of a profile directory are the trace."""
+"""The files of a profile directory that are the trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OLD, NEW = "2026_01_02_03_04_05", "2026_11_12_13_14_15"
 
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
-    """A log directory with two runs, two hosts in the newer one, and what a viewer leaves beside them."""
+    """Return a log directory with two runs, two hosts in the newer one, and files of a viewer beside them."""
     for run, host in ((OLD, "worker-0"), (NEW, "34.83.195.179_6003"), (NEW, "t1v-n-1-w-0")):
         TraceBuilder().write(tmp_path / "plugins" / "profile" / run / f"{host}.xplane.pb")
     runs = tmp_path / "plugins" / "profile"

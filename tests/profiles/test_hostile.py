@@ -1,4 +1,5 @@
-"""What is no trace, or a damaged one, gets one line that names the file; nothing crashes, hangs or fills the memory."""
+"""Files that are no trace, or a damaged one: one line names the file, and nothing crashes, hangs or fills the
+memory."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.wire import WireError
 from tests.profiles.test_read import gpu_trace
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import TraceBuilder
 
 HLO = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.pb.gz"
@@ -27,7 +29,7 @@ STATS = ("memcpy_details", "correlation_id", "occupancy", "context_id")
 
 
 def read_all(path: Path) -> int:
-    """Reads everything; returns the number of events."""
+    """Read everything and return the number of events."""
     space = open_trace(path)
     embedded_modules(space)
     events = 0
@@ -74,7 +76,7 @@ def test_a_file_that_is_no_trace_is_refused_with_what_it_is(tmp_path: Path, data
     assert found in refusal(path)
 
 
-def test_a_trace_that_went_through_a_text_encoding_is_told(tmp_path: Path, corpus: Path) -> None:
+def test_a_trace_that_went_through_a_text_encoding_is_named(tmp_path: Path, corpus: Path) -> None:
     assert "text encoding" in refusal(corpus / "traces" / "corrupt.xplane.pb")
 
 
@@ -82,7 +84,7 @@ def test_a_module_of_the_corpus_is_no_trace(corpus: Path) -> None:
     assert "HLO proto" in refusal(corpus / "hlo" / "tpu_v6e_host_offload.hlo_proto.pb")
 
 
-def test_missing_files_and_directories_are_told(tmp_path: Path) -> None:
+def test_missing_files_and_directories_are_named(tmp_path: Path) -> None:
     assert "no such file" in refusal(tmp_path / "nothing.xplane.pb")
     assert "a directory" in refusal(tmp_path)
 
@@ -106,7 +108,7 @@ def test_a_trace_cut_off_anywhere_is_refused_or_ends_between_two_planes(tmp_path
 
 
 def _fields_of(data: bytes) -> list[int]:
-    """Length of each field at the top of a message, tag and all; a length takes at most two bytes here."""
+    """Return the length of each field at the top of a message with its tag. A length takes at most two bytes here."""
     found, position = [], 0
     while position < len(data):
         low, high = data[position + 1], data[position + 2]
@@ -116,7 +118,7 @@ def _fields_of(data: bytes) -> list[int]:
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, 20_000))
 @given(st.data())
 def test_any_damage_gives_an_answer_or_one_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     content = bytearray(gpu_trace().bytes())
@@ -140,7 +142,7 @@ def test_any_damage_gives_an_answer_or_one_line(tmp_path_factory: pytest.TempPat
     assert "\n" not in complaint
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, 20_000))
 @given(st.binary(max_size=300))
 def test_any_bytes_as_events_give_columns_or_a_wire_error(data: bytes) -> None:
     for content in (
@@ -164,7 +166,7 @@ def test_a_gzip_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path, monke
 
 @pytest.mark.slow
 def test_an_endless_line_of_empty_events_is_refused(tmp_path: Path) -> None:
-    """Two bytes each in the file, but 25 in columns: a gigabyte of them would take 13."""
+    """Refuse events of two bytes each in the file, but 25 in columns: a gigabyte of them would take 13."""
     path = tmp_path / "host.xplane.pb"
     size = 1 << 27
     line = _field(3, size)
@@ -177,7 +179,7 @@ def test_an_endless_line_of_empty_events_is_refused(tmp_path: Path) -> None:
         "space = open_xspace(sys.argv[1])\n"
         "try: space.planes[0].lines[0].columns()\n"
         "except InputError as error: print(error)\n"
-        # not ru_maxrss: that begins with the peak of the process that it was started from
+        # not ru_maxrss: that begins with the peak of the parent process
         "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -187,7 +189,7 @@ def test_an_endless_line_of_empty_events_is_refused(tmp_path: Path) -> None:
 
 
 def _field(number: int, size: int) -> bytes:
-    """Tag and length."""
+    """Return tag and length."""
     found = [number << 3 | 2]
     while size > 127:
         found.append(size & 127 | 128)
@@ -196,7 +198,7 @@ def _field(number: int, size: int) -> bytes:
 
 
 def test_an_event_with_a_million_fields_takes_no_longer_than_a_million_events(tmp_path: Path) -> None:
-    """Read one by one once few such events are left: numpy's cost of a step would come a million times otherwise."""
+    """Read them one by one once only a few are left: numpy's overhead would otherwise come a million times."""
     trace = TraceBuilder()
     line = trace.plane("/device:GPU:0").line("Stream #1(Compute)")
     line.event("k", 0, 1)

@@ -1,4 +1,4 @@
-"""The two shortcuts of the reader of events, held against the way that takes each event and each field by itself."""
+"""The two shortcuts of the reader of events, compared with reading each event and each field by itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hloinspect.profiles.xplane import columns
 from hloinspect.profiles.xplane import split as splitting
 from hloinspect.profiles.xplane.columns import line_columns
-from hloinspect.profiles.xplane.layouts import Layout, Layouts, layout_of
+from hloinspect.profiles.xplane.layouts import EventLayout, Layouts, layout_of
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.space import Columns, Ints
-from hloinspect.profiles.xplane.split import split
+from hloinspect.profiles.xplane.split import find_events
 from hloinspect.profiles.xplane.wire import WireError
+from tests.support.thorough import examples
 
 NAMES = {1: "hlo_op", 2: "program_id", 3: "occupancy", 4: "details", 700: "correlation_id"}
 VALUES = ("uint64_value", "int64_value", "ref_value", "double_value", "str_value", "bytes_value", "")
@@ -40,7 +41,7 @@ kinds = st.lists(st.tuples(st.sampled_from(sorted(NAMES)), st.sampled_from(VALUE
 
 
 def event_of(kind: list[tuple[int, str]], random: Random, bits: int, shift: int) -> bytes:
-    """An event with numbers of its own, of up to so many bits; ids of statistics are up to ``shift`` greater."""
+    """Return an event with its own numbers of up to so many bits. Ids of statistics are up to ``shift`` greater."""
 
     def number() -> int:
         return random.getrandbits(random.randint(1, bits))
@@ -59,7 +60,8 @@ def event_of(kind: list[tuple[int, str]], random: Random, bits: int, shift: int)
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[bytes]:
-    """Events of a few kinds: those of a kind have the same statistics and odd parts, and each its own numbers."""
+    """Draw events of a few kinds. Those of a kind have the same statistics and unusual parts, and each its own
+    numbers."""
     random = Random(draw(st.integers(0, 1 << 32)))
     events = []
     for kind in draw(st.lists(kinds, max_size=3)):
@@ -85,7 +87,7 @@ def read(data: bytes) -> Columns | str:
 
 
 def plain(columns: Columns | str) -> object:
-    """All that is in columns, so that it can be compared; texts by themselves and not by their numbers."""
+    """Return all that is in columns in a comparable form, with texts by themselves and not by their numbers."""
     if isinstance(columns, str):
         return columns
     own = [columns.metadata_id, columns.start_ps, columns.end_ps, columns.usable]
@@ -97,7 +99,7 @@ def plain(columns: Columns | str) -> object:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 @given(lines())
 def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) -> None:
     found = plain(read(line_of(events)))
@@ -105,7 +107,7 @@ def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) 
         assert found == plain(read(line_of(events)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(lines(), st.integers(1, 400), st.integers(1, 30))
 def test_how_many_events_are_read_together_does_not_show(events: list[bytes], window: int, block: int) -> None:
     found = plain(read(line_of(events)))
@@ -115,7 +117,7 @@ def test_how_many_events_are_read_together_does_not_show(events: list[bytes], wi
         assert found == plain(read(line_of(events)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 @given(lines(), st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 7)), min_size=1, max_size=4))
 def test_damage_reads_the_same_with_layouts_and_without(events: list[bytes], damage: list[tuple[int, int]]) -> None:
     line = bytearray(line_of(events))
@@ -139,11 +141,11 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
         event.stats.add(metadata_id=2, uint64_value=(1 << 64) - 5)
         events.append(event.SerializeToString())
     data, layouts = line_of(events) + bytes(32), Layouts({1: 0, 2: 1}, {0x18: 3, 0x38: 7})
-    tags, _ = split(data, len(data) - 32, True)
+    tags, _ = find_events(data, len(data) - 32, True)
     begin, length = tags + 2, np.array([len(event) for event in events])
     programs: list[int] = []
 
-    def keep(_: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+    def keep(_: Ints, layout: EventLayout, numbers: Iterable[Ints]) -> None:
         for what, values in zip(layout.fields, numbers, strict=True):
             programs.extend(values if what.slot == 1 else ())
 
@@ -158,10 +160,10 @@ def test_most_events_of_a_profiler_are_read_by_few_layouts() -> None:
     [
         b"\x08\x05\x08\x06",  # a number twice
         b"\x78\x01",  # an unknown field
-        b"\x88\x00\x05",  # a tag that is longer than it need be
-        b"\x22\x04\x18\x05\x08\x01",  # a value ahead of the statistic's id
+        b"\x88\x00\x05",  # a tag that is longer than necessary
+        b"\x22\x04\x18\x05\x08\x01",  # a value before the statistic's id
         b"\x22\x06\x08\x01\x18\x05\x18\x06",  # two values
-        b"\x22\x05\x08\x01\x2a\x01a",  # a text that is wanted
+        b"\x22\x05\x08\x01\x2a\x01a",  # a text that is requested
         b"\x22\x7f",
         b"\x08",
     ],
@@ -175,7 +177,7 @@ def test_what_is_not_plain_is_no_layout(event: bytes) -> None:
 
 def walked(data: bytes, size: int, is_last: bool) -> tuple[Ints, int] | str:
     try:
-        return split(data, size, is_last)
+        return find_events(data, size, is_last)
     except WireError as error:
         return str(error)
 
@@ -213,6 +215,6 @@ def test_walks_from_many_places_do_the_work() -> None:
     with pytest.MonkeyPatch.context() as patch:
         scalar = splitting._next
         patch.setattr(splitting, "_next", lambda *a: calls.append(1) or scalar(*a))
-        tags, used = split(data + bytes(32), len(data), True)
+        tags, used = find_events(data + bytes(32), len(data), True)
     assert (len(tags), used) == (len(events), len(data))
     assert len(calls) < len(events) / 4

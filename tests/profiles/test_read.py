@@ -1,4 +1,4 @@
-"""Reading a trace gives what protobuf itself reads from it, whatever the order and kind of its fields."""
+"""Reading a trace gives what protobuf itself reads from it, for any order and kind of its fields."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.wire import WireError, signed
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import HOST, Text, TraceBuilder, Unsigned
 
 DETAILS = "kind_src:device kind_dst:pinned size:64 dest:0 async:1"
@@ -49,7 +50,7 @@ def test_planes_lines_tables_and_warnings_come_out(tmp_path: Path) -> None:
     assert kinds == [("MemcpyD2H", "", {}), ("fusion_1", "fusion.1", {"flops": 12})]
 
 
-def test_columns_hold_times_in_picoseconds_and_the_statistics_that_were_asked_for(tmp_path: Path) -> None:
+def test_columns_hold_times_in_picoseconds_and_the_requested_statistics(tmp_path: Path) -> None:
     (line,) = read(gpu_trace(), tmp_path).planes[0].lines
     found = line.columns(("correlation_id", "memcpy_details", "context_id", "occupancy", "program_id", "not there"))
     assert found.start_ps.tolist() == [5_007, 8_000]
@@ -139,7 +140,7 @@ unknown = st.sampled_from([b"\x98\x06\x05", b"\xa2\x06\x02hi", b"\x9d\x06abcd", 
 
 @st.composite
 def serialized_events(draw: st.DrawFn) -> bytes:
-    """An event with its fields in any order, some of them twice, some unknown."""
+    """Draw an event with its fields in any order, some of them twice, some unknown."""
     parts = [schema.XEvent(metadata_id=draw(integers)).SerializeToString()]
     parts += [schema.XEvent(duration_ps=draw(st.integers(0, 1 << 50))).SerializeToString()] * draw(st.integers(0, 2))
     if draw(st.booleans()):
@@ -164,7 +165,7 @@ def _line(events: list[bytes]) -> bytes:
     return b"".join(b"\x22" + bytes(_varint(len(event))) + event for event in events)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, 2000))
 @given(st.lists(serialized_events(), max_size=12), st.lists(names, min_size=1, max_size=3, unique=True))
 def test_every_event_is_what_protobuf_reads(events: list[bytes], wanted: list[str]) -> None:
     table = {
@@ -240,13 +241,13 @@ def test_one_event_with_very_many_statistics_is_read(monkeypatch: pytest.MonkeyP
     assert (found.metadata_id.tolist(), found.duration_ps.tolist()) == ([6, 5], [0, 3])
 
 
-def test_a_line_that_names_itself_behind_its_events_is_refused() -> None:
+def test_a_line_whose_name_comes_after_its_events_is_refused() -> None:
     data = _line([b"\x08\x01"]) + b"\x12\x04name"
-    with pytest.raises(WireError, match="behind its events"):
+    with pytest.raises(WireError, match="after its events"):
         line_columns(data, 0, len(data), [], {}, 0)
 
 
-# ---- what it costs
+# ---- its cost
 
 
 def test_importing_hloinspect_imports_no_numpy() -> None:
@@ -288,7 +289,7 @@ def test_real_traces_give_what_protobuf_reads(
 
 
 def test_the_golden_trace_has_its_waits(corpus: Path) -> None:
-    """golden.json: 76.048367 s of waits and 78.415441 s of steps on TPU:0."""
+    """Compare with golden.json: 76.048367 s of waits and 78.415441 s of steps on TPU:0."""
     space = open_xspace(corpus / "traces" / "tpu_v6e_host_offload.xplane.pb")
     plane = space.planes_of("/device:TPU:0")[0]
     lines = {line.name: line for line in plane.lines}

@@ -1,4 +1,4 @@
-"""HLO309 and HLO310: what was asked for and is gone, and what is there and nobody asked for."""
+"""Rules HLO309 and HLO310: requested placements that are gone, and transfers that nothing requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(out: str, value: str, kind: str, shape: str) -> str:
 
 
 def round_trip(number: int, shape: str) -> str:
-    """To the host, over a barrier, and back."""
+    """Return a copy to the host, over a barrier, and back."""
     return (
         put(f"h{number}", "x", "pinned_host", shape)
         + f"    %b{number} = stablehlo.optimization_barrier %h{number} : tensor<{shape}>\n"
@@ -35,8 +35,8 @@ def round_trip(number: int, shape: str) -> str:
 
 
 def requested(folder: Path, layers: int, shape: str, *, used: bool = True) -> Report:
-    """The report on the unrolled offload (a round trip for each of its layers) beside a program that asks for this
-    many of them."""
+    """Return the report on the unrolled offload (a round trip for each of its layers) beside a program that requests
+    this many of them."""
     module = gzip.decompress(fixture("gb200_offload_unrolled").read_bytes()).decode()
     (folder / "step.hlo").write_text(module)
     body = "".join(round_trip(number, shape) for number in range(layers))
@@ -52,19 +52,19 @@ def shape_and_layers() -> tuple[str, int]:
     report = inspect(str(fixture("gb200_offload_unrolled")), target="gb200").report
     sent = [transfer for transfer in report.transfers if transfer.direction == "d2h"]
     assert report.audit is not None
-    assert report.audit.requested_from is None  # a module alone does not say what was asked
+    assert report.audit.requested_from is None  # a module alone does not have the requested placements
     assert {"HLO309", "HLO310"} <= {rule.code for rule in report.rules_not_run}
     (tensor,) = {transfer.tensor for transfer in sent}
     return "x".join(map(str, tensor.shape)) + "xbf16", len(sent)
 
 
-def test_what_is_asked_for_and_there_is_no_finding(tmp_path: Path) -> None:
+def test_a_requested_placement_that_is_there_is_no_finding(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
     found = codes(requested(tmp_path, layers, shape))
     assert not {"HLO309", "HLO310"} & found
 
 
-def test_a_layer_that_is_asked_for_and_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_requested_layer_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
     report = requested(tmp_path, layers + 1, shape)
     assert "HLO310" not in codes(report)
@@ -80,17 +80,17 @@ def test_what_nothing_needs_is_a_warning(tmp_path: Path) -> None:
     assert {each.severity for each in report.findings if each.code == "HLO309"} == {"warning"}
 
 
-def test_transfers_that_nobody_asks_for_are_one_finding_with_all_of_them(tmp_path: Path) -> None:
+def test_transfers_that_nothing_requests_are_one_finding_with_all_of_them(tmp_path: Path) -> None:
     shape, layers = shape_and_layers()
     report = requested(tmp_path, layers - 1, shape)
-    told = finding(report, "HLO310")
-    assert (told.severity, len(told.transfers)) == ("warning", 2)
+    reported = finding(report, "HLO310")
+    assert (reported.severity, len(reported.transfers)) == ("warning", 2)
     assert report.audit is not None
-    assert sorted(told.transfers) == sorted(report.audit.unexplained)
+    assert sorted(reported.transfers) == sorted(report.audit.unexplained)
     assert "HLO309" not in codes(report)
 
 
-def test_an_argument_that_is_not_in_host_memory_as_asked_is_named(tmp_path: Path) -> None:
+def test_an_argument_that_is_not_in_host_memory_as_requested_is_named(tmp_path: Path) -> None:
     (tmp_path / "step.hlo").write_bytes(gzip.decompress(fixture("gb200_save").read_bytes()))
     (tmp_path / "step.stablehlo").write_text(
         'module @m {\n  func.func public @main(%arg0: tensor<4xf32> {mhlo.memory_kind = "pinned_host"} loc("momentum"),'
@@ -101,8 +101,8 @@ def test_an_argument_that_is_not_in_host_memory_as_asked_is_named(tmp_path: Path
     assert report.audit is not None
     (entry,) = report.audit.entries
     assert (entry.kind, entry.name, entry.outcome, entry.cause) == ("argument", "momentum", "dropped", "memory kind")
-    told = finding(report, "HLO304")
-    assert "(not momentum)" in told.message
+    reported = finding(report, "HLO304")
+    assert "(not momentum)" in reported.message
     assert "HLO309" not in codes(report)
 
 
@@ -120,7 +120,7 @@ def test_a_policy_is_dead_where_it_is_in_use_and_not_one_of_its_names_is_offload
 
 @pytest.mark.parametrize(
     ("dead", "severity"),
-    [(("hidden",), "error"), ((), "warning"), (None, "error")],  # None: of an older manifest, and no policy offloads
+    [(("hidden",), "error"), ((), "warning"), (None, "error")],  # None: an older manifest, and no policy offloads
 )
 def test_a_dead_policy_is_an_error_beside_other_placements(
     dead: tuple[str, ...] | None, severity: str, tmp_path: Path
@@ -128,23 +128,23 @@ def test_a_dead_policy_is_an_error_beside_other_placements(
     shape, layers = shape_and_layers()
     requested(tmp_path, layers, shape)
     request = Requested(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hidden",), dead=dead)
-    told = finding(judged(tmp_path / "step.hlo", "gb200", requested=request), "HLO303")
-    assert (told.severity, told.evidence["dead"]) == (severity, severity == "error")
+    reported = finding(judged(tmp_path / "step.hlo", "gb200", requested=request), "HLO303")
+    assert (reported.severity, reported.evidence["dead"]) == (severity, severity == "error")
 
 
 def test_placements_by_a_policy_that_have_no_name_leave_it_open_whether_it_is_dead(tmp_path: Path) -> None:
-    """With jax_remat3 no name is in the jaxpr, and the values are offloaded all the same."""
+    """Use jax_remat3: no name is in the jaxpr, and the values are offloaded nevertheless."""
     shape, layers = shape_and_layers()
     requested(tmp_path, layers, shape)
     request = Requested(to_host=layers, to_device=layers, arguments=0, results=0, unmatched=("hid",), dead=("hid",))
     found = inspect(str(tmp_path / "step.hlo"), target="gb200")
     assert found.report.audit is not None
 
-    def told(name: str | None) -> str:
+    def severity_with(name: str | None) -> str:
         assert found.report.audit is not None
         entries = tuple(dataclasses.replace(e, by="policy", name=name) for e in found.report.audit.entries)
         report = dataclasses.replace(found.report, audit=dataclasses.replace(found.report.audit, entries=entries))
         return finding(run_rules(Evidence(report, found.offload, requested=request)), "HLO303").severity
 
-    assert told(None) == "warning"
-    assert told("other") == "error"
+    assert severity_with(None) == "warning"
+    assert severity_with("other") == "error"

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hloinspect.analyze.inspect import inspect
+from hloinspect.compile import launch
+from hloinspect.compile.protocol import CompileOne, StepRequest
+from hloinspect.hardware import load_target
+from hloinspect.options import CompileOptions
 from hloinspect.report.schema import Report
+from tests.support.compiled import compile_together
 from tests.support.rules_samples import ROOT, codes, finding
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
 pytestmark = pytest.mark.slow
 
 MATRIX = ROOT / "tests" / "support" / "matrix_steps.py"
+OF_THE_MATRIX = (
+    "data_dependent_slice",
+    "parameters_at_once",
+    "parameters_by_layer",
+    "strided_slice",
+    "transpose_on_host_memory",
+)
+OF_POLICIES = (
+    "right",
+    "mistyped",
+    "half",
+    "deleted",
+    "one_of_two_is_dead",
+    "half_of_two",
+    "made_and_not_used",
+    "none_is_used",
+    "dead_beside_state",
+)
 Compiled = Callable[[str], Report]
 
 POLICY = """
@@ -115,41 +139,39 @@ def dead_beside_state():
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the steps above."""
+    """Return a file with the steps above."""
     path = tmp_path_factory.mktemp("steps") / "policy.py"
     path.write_text(POLICY)
     return path
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """The report on a step, compiled once for gb200."""
-    reports: dict[str, Report] = {}
-
-    def report(step: str) -> Report:
-        if step not in reports:
-            out = tmp_path_factory.mktemp("step") / "out"
-            reports[step] = inspect(step, target="gb200", keep=out).report
-        return reports[step]
-
-    return report
+def compiled(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Compiled:
+    """Return the report on a step; all of them are compiled for gb200 by one process, which imports jax once."""
+    home = tmp_path_factory.mktemp("together")
+    steps = [f"{MATRIX}:{name}" for name in OF_THE_MATRIX] + [f"{policy}:{name}" for name in OF_POLICIES]
+    gb200 = load_target("gb200")
+    folders = {step: home / step.rpartition(":")[2] for step in steps}
+    compilations = {step: launch.compilation_of(StepRequest(step=step), gb200, CompileOptions()) for step in steps}
+    compile_together([CompileOne(compilation=compilations[step], out=str(folders[step])) for step in steps])
+    return functools.cache(lambda step: inspect(str(folders[step])).report)
 
 
 def test_an_offload_that_xla_deleted_is_an_error(compiled: Compiled, policy: Path) -> None:
     report = compiled(f"{policy}:deleted")
     assert report.transfers == ()
-    told = finding(report, "HLO302")
-    assert (told.severity, told.evidence["host_bytes"]) == ("error", 0)
-    assert "prevent_cse=True" in told.remedy
+    reported = finding(report, "HLO302")
+    assert (reported.severity, reported.evidence["host_bytes"]) == ("error", 0)
+    assert "prevent_cse=True" in reported.remedy
     assert "HLO302" not in codes(compiled(f"{policy}:right"))
 
 
-def test_a_whole_stack_that_is_fetched_for_a_loop_of_layers_is_told_of_and_a_layer_a_turn_is_not(
+def test_a_whole_stack_that_is_fetched_for_a_loop_of_layers_is_reported_and_a_layer_in_each_iteration_is_not(
     compiled: Compiled,
 ) -> None:
     at_once, by_layer = compiled(f"{MATRIX}:parameters_at_once"), compiled(f"{MATRIX}:parameters_by_layer")
-    told = finding(at_once, "HLO203")
-    assert told.evidence["bytes"] == 4 * told.evidence["layer_bytes"]  # type: ignore[operator]
+    reported = finding(at_once, "HLO203")
+    assert reported.evidence["bytes"] == 4 * reported.evidence["layer_bytes"]  # type: ignore[operator]
     assert "HLO203" not in codes(by_layer)
     assert "HLO105" not in codes(at_once)  # one cause, one finding
     assert "HLO112" in codes(by_layer)
@@ -184,16 +206,16 @@ def test_a_memory_kind_that_is_kept_is_not_reported_as_dropped(compiled: Compile
 
 
 def test_the_line_of_the_step_stands_in_the_finding(compiled: Compiled) -> None:
-    told = finding(compiled(f"{MATRIX}:parameters_by_layer"), "HLO112")
-    assert told.source is not None
-    assert Path(told.source.file).name == "matrix_steps.py"
-    assert told.source_text == MATRIX.read_text().splitlines()[told.source.line - 1].strip()
+    reported = finding(compiled(f"{MATRIX}:parameters_by_layer"), "HLO112")
+    assert reported.source is not None
+    assert Path(reported.source.file).name == "matrix_steps.py"
+    assert reported.source_text == MATRIX.read_text().splitlines()[reported.source.line - 1].strip()
 
 
-def test_a_name_that_a_policy_offloads_and_nothing_bears_is_told_of(compiled: Compiled, policy: Path) -> None:
+def test_a_name_that_a_policy_offloads_and_no_value_has_is_reported(compiled: Compiled, policy: Path) -> None:
     report = compiled(f"{policy}:mistyped")
-    told = finding(report, "HLO303")
-    assert (told.severity, told.evidence["names"]) == ("error", ["hidden"])
+    reported = finding(report, "HLO303")
+    assert (reported.severity, reported.evidence["names"]) == ("error", ["hidden"])
     assert report.transfers == ()
     assert "HLO303" not in codes(compiled(f"{policy}:right"))
     assert finding(compiled(f"{policy}:half"), "HLO303").severity == "warning"
@@ -202,12 +224,12 @@ def test_a_name_that_a_policy_offloads_and_nothing_bears_is_told_of(compiled: Co
 def test_a_policy_of_which_no_name_matches_is_an_error_whatever_else_is_offloaded(
     compiled: Compiled, policy: Path
 ) -> None:
-    """The case: a misspelt policy beside optimizer state in host memory was a warning."""
+    """Use the case in which a misspelt policy beside optimizer state in host memory was a warning."""
     report = compiled(f"{policy}:dead_beside_state")
     assert {transfer.direction for transfer in report.transfers} == {"d2h", "h2d"}
-    told = finding(report, "HLO303")
-    assert (told.severity, told.evidence["names"]) == ("error", ["hidden", "input"])
-    assert "the policy is dead, though the step offloads other values" in told.message
+    reported = finding(report, "HLO303")
+    assert (reported.severity, reported.evidence["names"]) == ("error", ["hidden", "input"])
+    assert "the policy has no effect, though the step offloads other values" in reported.message
 
 
 def test_each_policy_is_judged_by_its_own_names(compiled: Compiled, policy: Path) -> None:

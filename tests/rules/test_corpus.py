@@ -1,5 +1,8 @@
-"""Which rules fire on every module of the corpus. Each entry was looked at by hand, in the module itself; what is said
-of it stands beside it. Only errors and warnings are held: what merely informs costs less than 0.5 % of the step."""
+"""Rules that fire on every module of the corpus.
+
+Each entry was checked by hand, in the module itself; the comment beside it says what is there. Only errors and warnings
+are compared: information costs less than 0.5 % of the step.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corp
 pytestmark = pytest.mark.skipif(not (CORPUS / "golden.json").is_file(), reason="no corpus: set HLOINSPECT_CORPUS")
 
 # The scanned program of hlo/versions (8 layers, H100, barrier): the H2D is consumed by the remat2 tuple, at the top of
-# the backward turn; the D2H has the third of the turn behind it that is not enough; both waits together are 130 ms
+# the backward iteration; the D2H has a third of the iteration after it, too little; both waits together are 130 ms
 # where the forward loop takes 52.
 SCAN = {"HLO102", "HLO105", "HLO114"}
 # The unrolled one with the scheduler on: seven D2H stand in the backward pass, the last six H2D follow one another
@@ -27,7 +30,7 @@ ALL_ADJACENT = {"HLO111"}
 
 FIRING: dict[tuple[str, str], set[str]] = {
     ("hlo/s_off.hlo", "h100"): SCAN | {"HLO301"},  # jax 0.10.2: the slice walks forward
-    # the H2D is a turn ahead; the D2H's window is as short as before; the peeled pair are kernels, 19 ms of 247
+    # the H2D is an iteration ahead; the D2H's window is as short as before; the peeled pair are kernels, 19 ms of 247
     ("hlo/s_off_pipe_nocse.hlo", "h100"): {"HLO105", "HLO110", "HLO301"},
     ("hlo/u_off.hlo", "h100"): UNROLLED,
     ("hlo/u_off_nolhs.hlo", "h100"): ALL_ADJACENT,
@@ -43,7 +46,7 @@ FIRING: dict[tuple[str, str], set[str]] = {
     # three H2D of the backward loop are started at its top and needed by the attention's backward behind an all-gather;
     # 66.9 GiB of pinned memory is above the pool's 64
     ("maxtext/llama405b_cudnnjax.hlo.gz", "gb200"): {"HLO112", "HLO207"},
-    ("maxtext/llama405b_pipe_cudnn.hlo.gz", "gb200"): {"HLO207"},  # its peeled kernels only inform: 3.6 ms of 15.7 s
+    ("maxtext/llama405b_pipe_cudnn.hlo.gz", "gb200"): {"HLO207"},  # its peeled kernels: information only, 3.6 ms
     ("maxtext/llama405b_nv.hlo.gz", "gb200"): {"HLO207"},
     ("maxtext/llama405b_nv_pipe.hlo.gz", "gb200"): {"HLO207"},
     ("maxtext/llama405b_remat_cudnn.hlo.gz", "gb200"): set(),
@@ -55,7 +58,7 @@ FIRING: dict[tuple[str, str], set[str]] = {
     ("maxtext/ds671b_scan_mla.hlo.gz", "gb200"): set(),
     # 24 of 30 D2H start in the backward pass; barriers of the unrolled layers hold eight H2D
     ("maxtext/ds671b_unroll6.hlo.gz", "gb200"): {"HLO102", "HLO201"},
-    ("dump_maxtext_gb200", "gb200"): set(),  # what waits, waits less than 0.1 % of the step
+    ("dump_maxtext_gb200", "gb200"): set(),  # all waits are less than 0.1 % of the step
     ("hlo/versions/jax0.5.3_act_unroll.hlo", "h100"): ALL_ADJACENT,
     ("hlo/versions/jax0.6.2_act_unroll.hlo", "h100"): ALL_ADJACENT,
     # the backward loop first slices within host memory, by a kernel (fused_dynamic_slice), and the forward one of 0.5.3
@@ -102,9 +105,7 @@ def test_every_module_of_the_corpus_is_in_the_table() -> None:
         for path in (CORPUS / folder).iterdir()
     }
     modules = {name for name in there if name.endswith((".hlo", ".hlo.gz", "optimizations.txt"))}
-    assert modules - {name for name, _ in FIRING} == {
-        "maxtext/llama405b_unroll126_cudnn.hlo.gz"
-    }  # has a test of its own
+    assert modules - {name for name, _ in FIRING} == {"maxtext/llama405b_unroll126_cudnn.hlo.gz"}  # has a separate test
 
 
 @pytest.mark.parametrize(("name", "target"), FIRING, ids=[f"{name}-{target}" for name, target in FIRING])
@@ -124,17 +125,17 @@ def test_a_rule_speaks_once_and_says_where_what_and_how_much(name: str, target: 
 
 
 @pytest.mark.parametrize(("name", "target"), FIRING, ids=[f"{name}-{target}" for name, target in FIRING])
-def test_no_wait_is_put_down_to_two_causes(name: str, target: str) -> None:
-    """HLO109 and HLO114 are about bytes and about another way, and charge no wait."""
+def test_no_wait_has_two_causes(name: str, target: str) -> None:
+    """Leave out HLO109 and HLO114, which are about bytes and about an alternative, and charge no wait."""
     report = corpus_report(name, target)
     charged = [number for each in report.findings if each.cost_ms for number in each.transfers]
     waiting = {t.id for t in report.transfers if t.predicted and t.predicted.wait_ms > 0}
     assert len([number for number in charged if number in waiting]) == len({n for n in charged if n in waiting})
 
 
-def test_the_advice_for_a_held_back_copy_comes_true_in_the_module_that_follows_it() -> None:
-    """s_off_pipe_nocse is s_off with both changes that HLO102 advises: the finding is gone, and the step is as long as
-    predicted, to a fifteenth."""
+def test_the_advice_for_a_delayed_copy_is_right_for_the_module_that_follows_it() -> None:
+    """Compare s_off with s_off_pipe_nocse, which has both changes that HLO102 advises: the finding is gone, and the
+    step is as long as predicted, to a fifteenth."""
     before, after = corpus_report("hlo/s_off.hlo", "h100"), corpus_report("hlo/s_off_pipe_nocse.hlo", "h100")
     held = finding(before, "HLO102")
     assert "prevent_cse=False" in held.remedy
@@ -147,52 +148,54 @@ def test_the_advice_for_a_held_back_copy_comes_true_in_the_module_that_follows_i
     assert held.gain_ms == pytest.approx(gained, rel=1 / 15)
 
 
-def test_unrolled_layers_are_never_told_to_leave_the_barrier_out() -> None:
-    """There it deletes the offload: u_off_nocse is u_off with prevent_cse=False."""
+def test_leaving_the_barrier_out_is_never_advised_for_unrolled_layers() -> None:
+    """Use u_off_nocse, which is u_off with prevent_cse=False: there it deletes the offload."""
     held = finding(corpus_report("hlo/u_off.hlo", "h100"), "HLO102")
     assert held.remedy.startswith("scan the layers")
     assert "not on unrolled layers" in held.remedy
     assert "HLO302" in codes(corpus_report("hlo/u_off_nocse.hlo", "h100"))
 
 
-def test_a_loop_that_is_not_pipelined_is_told_what_the_pipelined_program_gains() -> None:
+def test_a_loop_that_is_not_pipelined_gets_the_gain_of_the_pipelined_program() -> None:
     before = corpus_report("maxtext/llama405b_cudnnjax.hlo.gz", "gb200")
     after = corpus_report("maxtext/llama405b_pipe_cudnn.hlo.gz", "gb200")
-    told = finding(before, "HLO112")
-    assert "xla_gpu_enable_pipelined_host_offloading=true" in told.remedy
+    reported = finding(before, "HLO112")
+    assert "xla_gpu_enable_pipelined_host_offloading=true" in reported.remedy
     assert "HLO112" not in codes(after)
     assert before.step.predicted is not None
     assert after.step.predicted is not None
-    assert told.gain_ms == pytest.approx(before.step.predicted.stall_ms - after.step.predicted.stall_ms, rel=0.05)
+    assert reported.gain_ms == pytest.approx(before.step.predicted.stall_ms - after.step.predicted.stall_ms, rel=0.05)
 
 
 def test_recomputing_is_called_cheaper_where_the_recomputed_program_is_predicted_to_be() -> None:
-    """s_remat is s_off with the value computed again; s_off_pipe_nocse hides the half, and then it is no longer so."""
-    told = finding(corpus_report("hlo/s_off.hlo", "h100"), "HLO114")
+    """Compare s_off with s_remat, which computes the value again, and s_off_pipe_nocse, which hides half of the
+    waits."""
+    reported = finding(corpus_report("hlo/s_off.hlo", "h100"), "HLO114")
     offloaded, recomputed = corpus_report("hlo/s_off.hlo", "h100"), corpus_report("hlo/s_remat.hlo", "h100")
     assert offloaded.step.predicted is not None
     assert recomputed.step.predicted is not None
-    assert told.gain_ms is not None
-    assert offloaded.step.predicted.time_ms - recomputed.step.predicted.time_ms >= told.gain_ms > 0
+    assert reported.gain_ms is not None
+    assert offloaded.step.predicted.time_ms - recomputed.step.predicted.time_ms >= reported.gain_ms > 0
     assert "HLO114" not in codes(corpus_report("hlo/s_off_pipe_nocse.hlo", "h100"))
 
 
 def test_the_peeled_layer_of_a_pipelined_loop_is_reported_as_kernels_once() -> None:
-    told = finding(corpus_report("maxtext/llama405b_pipe_cudnn.hlo.gz", "gb200"), "HLO110")
-    assert (len(told.transfers), told.evidence["peeled"]) == (8, 8)
+    reported = finding(corpus_report("maxtext/llama405b_pipe_cudnn.hlo.gz", "gb200"), "HLO110")
+    assert (len(reported.transfers), reported.evidence["peeled"]) == (8, 8)
 
 
 def test_what_is_fetched_twice_is_counted() -> None:
-    """golden.json: the backward loop of the experts fetches q, k, v and the input twice, 32 GB more than is sent."""
-    told = finding(corpus_report("maxtext/ds671b_nv.hlo.gz", "gb200"), "HLO109")
-    extra = told.evidence["extra_bytes"]
+    """Use golden.json: the backward loop of the experts fetches q, k, v and the input twice, 32 GB more than is
+    sent."""
+    reported = finding(corpus_report("maxtext/ds671b_nv.hlo.gz", "gb200"), "HLO109")
+    extra = reported.evidence["extra_bytes"]
     assert isinstance(extra, int)
     assert extra == pytest.approx(32e9, rel=0.05)
-    assert told.computation == "region_25.46_spmd.clone.1"
+    assert reported.computation == "region_25.46_spmd.clone.1"
 
 
 def test_pipelining_is_advised_to_no_module_whose_slices_it_makes_wrong() -> None:
-    """Each of these is an XLA before 0.11.1, or says nothing of its version."""
+    """Use modules of XLA before 0.11.1, or without a version."""
     flag = "--xla_gpu_enable_pipelined_host_offloading=true"
     versions = (
         "0.8.0_act_scan_dump",
@@ -204,21 +207,21 @@ def test_pipelining_is_advised_to_no_module_whose_slices_it_makes_wrong() -> Non
     for name in (f"hlo/versions/jax{each}.hlo" for each in versions):
         for each in corpus_report(name, "h100").findings:
             assert each.code == "HLO301" or flag not in each.remedy or "jax 0.11.1 or later" in each.remedy
-    told = finding(corpus_report("hlo/versions/jax0.10.1_act_scan_dump.hlo", "h100"), "HLO102")
-    assert "update to jax 0.11.1 or later" in told.remedy
+    reported = finding(corpus_report("hlo/versions/jax0.10.1_act_scan_dump.hlo", "h100"), "HLO102")
+    assert "update to jax 0.11.1 or later" in reported.remedy
 
 
 def test_a_step_that_needs_most_of_the_device_needs_more_than_xlas_allocator_takes() -> None:
-    told = finding(corpus_report("maxtext/llama405b_device_cudnn.hlo.gz", "gb200"), "HLO209")
-    assert told.severity == "warning"
-    assert "an estimated 141 GiB" in told.message
-    assert "138 GiB (75% of the device's 184 GiB)" in told.message
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.79 " in told.remedy
+    reported = finding(corpus_report("maxtext/llama405b_device_cudnn.hlo.gz", "gb200"), "HLO209")
+    assert reported.severity == "warning"
+    assert "an estimated 141 GiB" in reported.message
+    assert "138 GiB (75% of the device's 184 GiB)" in reported.message
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.79 " in reported.remedy
 
 
-def test_a_slice_within_host_memory_is_put_down_to_the_version_of_jax() -> None:
-    told = finding(corpus_report("hlo/versions/jax0.7.2_act_scan.hlo", "h100"), "HLO305")
-    assert told.remedy.startswith("update jax")
+def test_the_version_of_jax_is_the_cause_of_a_slice_within_host_memory() -> None:
+    reported = finding(corpus_report("hlo/versions/jax0.7.2_act_scan.hlo", "h100"), "HLO305")
+    assert reported.remedy.startswith("update jax")
 
 
 def test_the_wrong_slice_is_named_with_both_walks() -> None:
@@ -227,7 +230,7 @@ def test_the_wrong_slice_is_named_with_both_walks() -> None:
     assert wrong.evidence["emitted_bytes"] == [0, 536870912]
 
 
-def test_a_module_without_its_stablehlo_says_that_nobody_looked_for_a_deleted_offload(tmp_path: Path) -> None:
+def test_a_module_without_its_stablehlo_says_that_a_deleted_offload_was_not_looked_for(tmp_path: Path) -> None:
     alone = tmp_path / "u_off_nocse.hlo"
     alone.write_bytes((CORPUS / "hlo" / "u_off_nocse.hlo").read_bytes())
     report = report_of(alone, "h100")

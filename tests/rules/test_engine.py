@@ -1,4 +1,4 @@
-"""The engine: which rules run, how loud they are, their pages, the configuration, and what the text shows."""
+"""The engine: which rules run, their severities, their pages, the configuration, and what the text shows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from hloinspect.analyze.inspect import inspect
 from hloinspect.cli import main
 from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
-from hloinspect.placements.requested import Requested, requested_of
-from hloinspect.render.terminal.report_text import MAX_FINDINGS, to_text
+from hloinspect.placements.requested import Requested, count_requested
+from hloinspect.render.terminal.report_text import to_text
+from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.rules.page import as_markdown, as_text, index_markdown
+from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
+from hloinspect.thresholds import SHOWN_FINDINGS
 from tests.support.places import ROOT
 from tests.support.rules_samples import codes, finding, fixture, report_of
 
@@ -64,14 +66,14 @@ def test_a_page_has_its_headings_each_with_text(rule) -> None:  # type: ignore[n
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_the_committed_page_is_the_docstring(rule) -> None:  # type: ignore[no-untyped-def]
-    """Made anew by: for CODE, hloinspect rules CODE --format markdown -o docs/rules/CODE.md"""
+    """Compare with the page that this makes: for CODE, hloinspect rules CODE --format markdown -o docs/rules/CODE.md"""
     assert (PAGES / f"{rule.code}.md").read_text(encoding="utf-8") == as_markdown(rule)
 
 
 def test_every_rule_is_triggered_and_every_rule_kept_silent_somewhere_in_the_tests() -> None:
     text = "".join(path.read_text() for path in sorted((ROOT / "tests" / "rules").glob("test_*.py")))
     for rule in RULES:
-        if rule.code == "HLO308":  # it speaks where a step is compiled, not over a report
+        if rule.code == "HLO308":  # this runs where a step is compiled, not over a report
             continue
         code = re.escape(rule.code)
         assert re.search(rf'finding\([^"]*(?:"[^"]*"[^"]*)*"{code}"|"{code}" in codes|\{{[^}}]*"{code}"', text), (
@@ -88,7 +90,7 @@ def test_the_committed_table_lists_the_rules_and_no_page_is_left_over() -> None:
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_a_page_keeps_to_the_terminal(width: int) -> None:
     for rule in RULES:
-        text = as_text(rule, width)
+        text = rule_text(rule, width)
         example = set(rule.sections()["Example"].splitlines())
         assert all(len(line) <= width or line.strip() in example for line in text.splitlines())
 
@@ -128,7 +130,7 @@ def test_a_rule_that_is_not_chosen_neither_speaks_nor_is_listed_as_not_run() -> 
     assert {rule.code for rule in report.rules_not_run} == {"HLO302", "HLO303", "HLO304", "HLO309", "HLO310"}
 
 
-def test_a_severity_that_was_asked_for_is_used() -> None:
+def test_a_requested_severity_is_used() -> None:
     path = str(fixture("gb200_offload_scan"))
     report = inspect(path, target="gb200", rules=Choice(severity={"HLO105": "error"})).report
     assert finding(report, "HLO105").severity == "error"
@@ -256,7 +258,7 @@ def test_findings_stand_below_the_table_with_cost_advice_and_a_count() -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_what_a_finding_tells_is_not_said_twice() -> None:
+def test_what_a_finding_says_is_not_said_twice() -> None:
     text = click.unstyle(to_text(report_of(fixture("h100_offload_scan"), "h100")))
     assert "h2d 2 is partial" not in text
 
@@ -268,7 +270,7 @@ def test_five_findings_are_shown_and_all_on_demand() -> None:
     )
     crowded = dataclasses.replace(report, findings=many)
     short, whole = click.unstyle(to_text(crowded)), click.unstyle(to_text(crowded, show_all=True))
-    assert sum(line.startswith("HLO9") for line in short.splitlines()) == MAX_FINDINGS
+    assert sum(line.startswith("HLO9") for line in short.splitlines()) == SHOWN_FINDINGS
     assert "(4 more with --all)" in short
     assert sum(line.startswith("HLO9") for line in whole.splitlines()) == 9
 
@@ -320,8 +322,8 @@ def test_placements_and_memory_kinds_of_stablehlo_are_counted() -> None:
     %0 = stablehlo.custom_call @annotate_device_placement(%arg0) {mhlo.frontend_attributes = {_xla_buffer_placement = "pinned_host"}} : (tensor<4xf32>) -> tensor<4xf32>
     %1 = stablehlo.custom_call @annotate_device_placement(%0) {mhlo.frontend_attributes = {_xla_buffer_placement = "device"}} : (tensor<4xf32>) -> tensor<4xf32>
 """  # noqa: E501
-    assert requested_of(text) == Requested(to_host=1, to_device=1, arguments=1, results=2)
-    assert not requested_of("module @jit_step {}").anything
+    assert count_requested(text) == Requested(to_host=1, to_device=1, arguments=1, results=2)
+    assert not count_requested("module @jit_step {}").anything
 
 
 MESSAGES = [
@@ -368,7 +370,8 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_known_error_of_a_compiler_is_explained(message: str) -> None:
-    """Texts of XLA's sources, of public reports (failures U14, U15, U22, U16; CUB), and of compilers tried."""
+    """Use texts of XLA's sources, of public reports (failures U14, U15, U22, U16; CUB), and of compilers that were
+    tried."""
     found = explained(CompileError(message, "the rest"))
     assert str(found).startswith(message)
     assert "; HLO308: " in str(found)

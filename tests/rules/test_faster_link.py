@@ -18,8 +18,8 @@ STEP = fixture("gb200_offload_scan")
 
 
 @pytest.mark.parametrize(("link", "is_named"), [("55GB/s", True), ("10GB/s", False)])
-def test_a_link_that_nobody_can_buy_is_no_advice(link: str, is_named: bool) -> None:
-    """The sends need 439 GB/s: 8 times 55 GB/s, and 44 times 10 GB/s."""
+def test_a_link_that_does_not_exist_is_no_advice(link: str, is_named: bool) -> None:
+    """Use sends that need 439 GB/s: 8 times 55 GB/s, and 44 times 10 GB/s."""
     result = CliRunner().invoke(main, ["inspect", str(STEP), "--target", "h100", "--link", link])
     assert ("or a link of 4" in result.stdout) is is_named
     found = inspect(str(STEP), target="h100", link=link)
@@ -29,7 +29,7 @@ def test_a_link_that_nobody_can_buy_is_no_advice(link: str, is_named: bool) -> N
     assert [line.needed_link_gbps for line in point.transfers] == rates
 
 
-def test_the_figure_itself_stays_in_the_data_and_is_no_word_of_the_page() -> None:
+def test_the_figure_stays_in_the_data_and_is_not_on_the_page() -> None:
     found = inspect(str(STEP), target="h100", link="10GB/s")
     needed = [transfer.predicted.needed_link_gbps for transfer in found.report.transfers if transfer.predicted]
     assert min(needed) > MOST_TIMES_FASTER * 10

@@ -1,4 +1,4 @@
-"""HLO209: whether a step fits on its device, and that nothing comes before it where it does not."""
+"""Rule HLO209: whether a step fits on its device, and that this comes first where it does not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hloinspect.render.ci import github
 from hloinspect.render.page import html_page
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.report.schema import Report
-from hloinspect.rules.advice import ALLOCATOR_SHARE
 from hloinspect.rules.memory_host import POOL_BYTES
+from hloinspect.thresholds import ALLOCATOR_SHARE
 from tests.support.rules_samples import codes, finding, fixture, judged, report_of
 
 SCAN = fixture("gb200_offload_scan")
@@ -32,22 +32,22 @@ def used_by(path: Path, target: str) -> int:
 
 
 def with_device(share: float, path: Path = SCAN, target: str = "gb200", **memory: object) -> Report:
-    """The report for a device of which the step takes this share."""
+    """Return the report for a device of which the step takes this share."""
     return judged(path, target, device_limit_bytes=int(used_by(path, target) / share), **memory)
 
 
 def test_a_step_that_needs_more_than_the_device_has_does_not_fit() -> None:
-    told = finding(with_device(2.0, source="artifacts"), "HLO209")
-    assert (told.severity, told.name) == ("error", "device-memory-exceeded")
-    assert told.message == "the step does not fit: it takes 176 MiB of device memory, and the device has 88 MiB"
-    assert told.evidence["device_bytes"] == used_by(SCAN, "gb200")
+    reported = finding(with_device(2.0, source="artifacts"), "HLO209")
+    assert (reported.severity, reported.name) == ("error", "device-memory-exceeded")
+    assert reported.message == "the step does not fit: it takes 176 MiB of device memory, and the device has 88 MiB"
+    assert reported.evidence["device_bytes"] == used_by(SCAN, "gb200")
 
 
 def test_what_is_too_much_by_a_byte_does_not_read_like_what_there_is() -> None:
     used = used_by(SCAN, "gb200")
     report = judged(SCAN, "gb200", device_limit_bytes=used - 1, source="artifacts")
-    told = finding(report, "HLO209").message
-    assert told == f"the step does not fit: it takes {used:,} B of device memory, and the device has {used - 1:,} B"
+    reported = finding(report, "HLO209").message
+    assert reported == f"the step does not fit: it takes {used:,} B of device memory, and the device has {used - 1:,} B"
     assert f"device {used:,} B of {used - 1:,} B" in click.unstyle(to_text(report))
     limit = 1000 * 2**20
     allocator = int(ALLOCATOR_SHARE * limit)
@@ -76,7 +76,7 @@ def test_the_pool_is_not_to_be_raised_on_a_host_that_has_no_more() -> None:
 
 
 def test_a_target_with_less_memory_is_judged_by_its_own() -> None:
-    """The way of a user: a target of one's own."""
+    """Use the way of a user: a target file."""
     target = load_target("gb200")
 
     def of_size(size: int) -> Report:
@@ -96,10 +96,10 @@ def test_memory_that_is_estimated_says_so() -> None:
 
 
 def test_an_estimate_for_a_tpu_is_a_lower_bound_and_above_the_limit_all_the_more_an_error() -> None:
-    told = finding(with_device(1.01, TPU, "v6e"), "HLO209")
-    assert told.severity == "error"
-    assert "an estimated" in told.message
-    assert ", or more, of device memory" in told.message
+    reported = finding(with_device(1.01, TPU, "v6e"), "HLO209")
+    assert reported.severity == "error"
+    assert "an estimated" in reported.message
+    assert ", or more, of device memory" in reported.message
     assert "HLO209" not in codes(with_device(0.99, TPU, "v6e"))  # no allocator of GPUs
 
 
@@ -111,11 +111,11 @@ def test_between_what_xlas_allocator_takes_and_the_device_is_a_warning() -> None
 
     edge = int(used / ALLOCATOR_SHARE) + 1
     assert "HLO209" not in codes(of_device(edge))
-    told = finding(of_device(edge - 4), "HLO209")
-    assert told.severity == "warning"
-    assert "(75% of the device's" in told.message
-    assert "XLA's allocator takes by default" in told.message
-    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.77 " in told.remedy
+    reported = finding(of_device(edge - 4), "HLO209")
+    assert reported.severity == "warning"
+    assert "(75% of the device's" in reported.message
+    assert "XLA's allocator takes by default" in reported.message
+    assert "XLA_PYTHON_CLIENT_MEM_FRACTION=0.77 " in reported.remedy
     assert finding(of_device(used), "HLO209").severity == "warning"
     assert finding(of_device(used - 1), "HLO209").severity == "error"
 
@@ -125,7 +125,7 @@ def test_a_share_that_leaves_nothing_for_cuda_is_not_advised() -> None:
     assert "MEM_FRACTION" not in finding(with_device(0.97), "HLO209").remedy
 
 
-def test_what_was_not_looked_at_is_listed_as_not_run_with_the_reason() -> None:
+def test_what_was_not_checked_is_listed_as_not_run_with_the_reason() -> None:
     def reason(report: Report) -> str:
         assert "HLO209" not in codes(report)
         (found,) = [rule.reason for rule in report.rules_not_run if rule.code == "HLO209"]
@@ -156,8 +156,8 @@ def test_it_is_the_first_finding_of_text_page_and_annotations() -> None:
     inspection = dataclasses.replace(inspect(str(WRONG), target="gb200"), report=report)
     assert re.findall(r">(HLO\d{3})</a>", html_page(inspection))[:2] == ["HLO209", "HLO301"]
     checked = check_report(report, "step", [parse_budget("stall=99%")], None)
-    told = [line for line in github.render([checked]).splitlines() if "title=hloinspect HLO" in line]
-    assert "title=hloinspect HLO209" in told[0]
+    reported = [line for line in github.render([checked]).splitlines() if "title=hloinspect HLO" in line]
+    assert "title=hloinspect HLO209" in reported[0]
 
 
 def test_a_step_that_fits_shows_no_memory_in_red() -> None:

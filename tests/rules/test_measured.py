@@ -1,5 +1,8 @@
-"""Rules on traces: the real ones of the corpus, and runs of fixtures that are played and written as XLA's profiler
-writes them (cuda_traces.py); each beside a near miss."""
+"""Rules on traces, each beside a near miss.
+
+The traces are the real ones of the corpus, and runs of fixtures that are played and written as XLA's profiler writes
+them (tests/support/cuda_traces.py).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ OPTIMIZER = "jax0.12.0.1/gb200_optimizer"
 def played(
     folder: Path, name: str, speeds: Speeds | None = None, *, target: str | None = "gb200", hide: bool = False
 ) -> Report:
-    """The report on a trace of a fixture that was played at these speeds; with ``hide`` its kernels are in a graph."""
+    """Return the report on a trace of a fixture that was played at these speeds; with ``hide`` its kernels are in a
+    graph."""
     run = play(name, speeds=speeds)
     if hide:
         run.events = in_graphs(run, lambda event: event.op.startswith("gemm_fusion"))
@@ -34,16 +38,16 @@ def played(
 @needs_corpus
 def test_the_trace_of_a_saturated_link_is_called_that_with_the_measured_wait() -> None:
     report = trace(str(CORPUS / "traces" / "tpu_v6e_host_offload.xplane.pb"), target="v6e").report
-    told = finding(report, "HLO106")
+    reported = finding(report, "HLO106")
     assert codes(report, "error", "warning") == {"HLO106"}
     assert report.step.measured is not None
-    assert told.cost_ms == pytest.approx(report.step.measured.stall_ms)
+    assert reported.cost_ms == pytest.approx(report.step.measured.stall_ms)
     assert finding(report, "HLO407").evidence["steps"] == 400  # 100 steps on each of four devices
 
 
 @needs_corpus
 @pytest.mark.parametrize("name", ["rocm_mi300x_jax08.xplane.pb", "rocm_mi300x_roctracer.xplane.pb"])
-def test_a_rocm_trace_is_told_of_once(name: str) -> None:
+def test_a_rocm_trace_is_reported_once(name: str) -> None:
     report = trace(str(CORPUS / "traces" / name)).report
     assert codes(report) == {"HLO409"}
     assert "HLO106" in {rule.code for rule in report.rules_not_run}
@@ -60,29 +64,29 @@ def test_a_trace_without_offload_has_no_error_and_no_warning() -> None:
     assert codes(report, "error", "warning") == set()
 
 
-def test_a_copy_that_is_alone_on_the_link_and_slow_is_told_of(tmp_path: Path) -> None:
-    """The player moves 2 MiB by each copy: 2.1 GB/s in 1 ms, 210 in 10 us; gb200 has 225. Only transfers that are
-    16 MiB in the module are asked: smaller ones say nothing of a link."""
+def test_a_copy_that_is_alone_on_the_link_and_slow_is_reported(tmp_path: Path) -> None:
+    """Move 2 MiB by each copy: 2.1 GB/s in 1 ms, 210 in 10 us; gb200 has 225. Only transfers that are 16 MiB in the
+    module count: smaller ones say nothing of a link."""
     slow = played(tmp_path, OPTIMIZER, Speeds(h2d=1000 * US, d2h=1000 * US))
-    told = finding(slow, "HLO108")
-    assert told.evidence["gbps"] == pytest.approx(2.1, rel=0.01)
-    assert {slow.transfers[number - 1].bytes for number in told.transfers} == {16 << 20}
+    reported = finding(slow, "HLO108")
+    assert reported.evidence["gbps"] == pytest.approx(2.1, rel=0.01)
+    assert {slow.transfers[number - 1].bytes for number in reported.transfers} == {16 << 20}
     assert "HLO108" not in codes(played(tmp_path, OPTIMIZER, Speeds(h2d=10 * US, d2h=10 * US)))
     assert "HLO108" not in codes(played(tmp_path, UNROLLED, Speeds(h2d=1000 * US, d2h=1000 * US)))
 
 
-def test_a_host_that_launches_late_is_not_put_down_to_a_transfer(tmp_path: Path) -> None:
-    """The operation behind a done is launched long after the copy has ended, in every step."""
+def test_a_host_that_launches_late_is_not_charged_to_a_transfer(tmp_path: Path) -> None:
+    """Launch the operation after a done long after the copy has ended, in every step."""
     after_done = Speeds(h2d=1100 * US, late=lambda op, step: 1500 * US if op == "loop_add_subtract_fusion" else 0)
     late, prompt = played(tmp_path, "optimizer", after_done), played(tmp_path, "optimizer", Speeds(h2d=1100 * US))
-    told = finding(late, "HLO115")
-    assert told.transfers == ()
+    reported = finding(late, "HLO115")
+    assert reported.transfers == ()
     assert late.step.measured is not None
-    assert told.evidence["host_bound_ms"] == late.step.measured.host_bound_ms > 0.1
+    assert reported.evidence["host_bound_ms"] == late.step.measured.host_bound_ms > 0.1
     assert "HLO115" not in codes(prompt)
 
 
-def test_command_buffers_that_hide_operations_are_told_of(tmp_path: Path) -> None:
+def test_command_buffers_that_hide_operations_are_reported(tmp_path: Path) -> None:
     hidden = finding(played(tmp_path, UNROLLED, hide=True), "HLO408")
     assert "--xla_gpu_enable_command_buffer=" in hidden.remedy
     assert "HLO408" not in codes(played(tmp_path, UNROLLED))

@@ -1,4 +1,4 @@
-"""Where remedies lead: no rule advises what is wrong in the program's version, or what does not fit on the device."""
+"""Effects of remedies: no rule advises what is wrong in the program's version, or what does not fit on the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hloinspect.compile.versions import comparable, release_of
 from hloinspect.hardware import load_target
 from hloinspect.hlo.load import load_module
 from hloinspect.inputs.manifest import Configuration
-from hloinspect.offload.program import program_of
+from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import MEMCPY_CONFIG, SLICE_CONFIG, Slices, check_slices
 from hloinspect.offload.transfers import find_offload
 from hloinspect.placements.requested import Requested
@@ -45,7 +45,7 @@ def remedies(report: Report) -> str:
 
 
 def with_device(report_path: Path, target: str, share: float, jax: str = "0.12.0") -> Report:
-    """The report on a module for a device of which the step takes this share."""
+    """Return the report on a module for a device of which the step takes this share."""
     used = report_of(report_path, target).memory.device_bytes
     assert used is not None
     return judged(report_path, target, program=program(jax), device_limit_bytes=int(used / share))
@@ -71,14 +71,14 @@ def test_before_0_11_1_pipelining_is_advised_behind_an_update_only(name: str, ta
     assert "0.11.1" not in right
 
 
-def test_of_a_loop_that_fetches_in_the_same_turn_the_same_holds() -> None:
+def test_the_same_holds_for_a_loop_that_fetches_in_the_same_iteration() -> None:
     old = finding(report_of(NO_BARRIER, "h100"), "HLO112")
     new = finding(judged(NO_BARRIER, "h100", program=program("0.12.0")), "HLO112")
     assert old.remedy.startswith(UPDATE)
     assert new.remedy.startswith(FLAG)
 
 
-def test_an_unknown_version_is_told_from_which_one_the_flag_is_right() -> None:
+def test_an_unknown_version_gets_the_release_from_which_on_the_flag_is_right() -> None:
     remedy = finding(report_of(fixture("h100_offload_scan"), "h100"), "HLO102").remedy
     assert f"{FLAG} (jax 0.11.1 or later only: before it gradients become wrong)" in remedy
 
@@ -89,7 +89,7 @@ def test_the_older_of_jax_and_jaxlib_counts_since_xla_comes_with_jaxlib() -> Non
 
 
 def test_a_module_of_0_10_1_shows_by_its_configurations_that_it_is_too_old() -> None:
-    """The case: HLO102 and HLO105 advised the flag, whatever jax had made the module."""
+    """Use the case in which HLO102 and HLO105 advised the flag, whatever jax had made the module."""
     report = report_of(AS_IT_IS, "h100")
     assert report.program.jax is None
     for code in ("HLO102", "HLO105"):
@@ -97,8 +97,8 @@ def test_a_module_of_0_10_1_shows_by_its_configurations_that_it_is_too_old() -> 
     assert "HLO301" not in codes(report)
 
 
-def test_a_program_that_is_pipelined_already_is_not_told_to_be(tmp_path: Path) -> None:
-    """Only its copies to the host are: those back are held by a barrier."""
+def test_pipelining_is_not_advised_for_a_program_that_is_pipelined_already(tmp_path: Path) -> None:
+    """Use a program of which only the copies to the host are pipelined: those back are held by a barrier."""
     assert FLAG in remedies(report_of(AS_IT_IS, "h100"))
     others = [each for each in report_of(PIPELINED, "h100").findings if each.code != "HLO301"]
     assert {"HLO102", "HLO105"} <= {each.code for each in others}
@@ -117,60 +117,60 @@ def test_no_finding_of_a_module_with_wrong_slices_advises_the_flag() -> None:
 # ---- the remedy of HLO301
 
 
-def test_the_pipelined_module_of_0_10_1_writes_each_turn_into_the_place_of_the_next() -> None:
+def test_the_pipelined_module_of_0_10_1_writes_each_iteration_into_the_place_of_the_next() -> None:
     checks = check_slices(find_offload(load_module(PIPELINED)).program).checks
     (wrong,) = [check for check in checks if check.on_host and not check.agrees]
     assert (wrong.by_index, wrong.emitted, wrong.config) == ((0, 8 << 20), (8 << 20, 16 << 20), MEMCPY_CONFIG)
 
 
 def test_wrong_slices_of_the_older_configuration_have_their_own_remedy() -> None:
-    told = finding(report_of(PIPELINED, "h100"), "HLO301")
-    assert told.severity == "error"
-    assert told.evidence["configuration"] == MEMCPY_CONFIG
-    assert told.remedy.startswith("use jax 0.11.1 or later; or do not pipeline")
-    assert "--xla_disable_hlo_passes=fusion-dynamic-memcpy-rewriter" in told.remedy
-    assert "HLO110" in told.remedy
-    assert "annotator" not in told.remedy  # it changes nothing there
-    assert "0.10.1" not in told.remedy  # the version that made this module
+    reported = finding(report_of(PIPELINED, "h100"), "HLO301")
+    assert reported.severity == "error"
+    assert reported.evidence["configuration"] == MEMCPY_CONFIG
+    assert reported.remedy.startswith("use jax 0.11.1 or later; or do not pipeline")
+    assert "--xla_disable_hlo_passes=fusion-dynamic-memcpy-rewriter" in reported.remedy
+    assert "HLO110" in reported.remedy
+    assert "annotator" not in reported.remedy  # it changes nothing there
+    assert "0.10.1" not in reported.remedy  # the version that made this module
 
 
 def test_wrong_slices_of_the_newer_configuration_name_the_annotator_and_older_versions() -> None:
-    told = finding(report_of(fixture("gb200_offload_scan", "jax0.10.2"), "gb200"), "HLO301")
-    assert told.evidence["configuration"] == SLICE_CONFIG
-    assert "--xla_disable_hlo_passes=dynamic-slice-annotator" in told.remedy
-    assert "use jax 0.8.0 to 0.10.1;" in told.remedy
-    assert "rewriter" not in told.remedy
+    reported = finding(report_of(fixture("gb200_offload_scan", "jax0.10.2"), "gb200"), "HLO301")
+    assert reported.evidence["configuration"] == SLICE_CONFIG
+    assert "--xla_disable_hlo_passes=dynamic-slice-annotator" in reported.remedy
+    assert "use jax 0.8.0 to 0.10.1;" in reported.remedy
+    assert "rewriter" not in reported.remedy
 
 
 def test_a_pipelined_program_is_not_sent_to_the_versions_where_pipelining_is_wrong() -> None:
     pipelined = program("0.10.2", "0.10.2", FLAG)
-    told = finding(judged(fixture("gb200_offload_scan", "jax0.10.2"), "gb200", program=pipelined), "HLO301")
-    assert "0.8.0 to 0.10.1 without pipelining" in told.remedy
+    reported = finding(judged(fixture("gb200_offload_scan", "jax0.10.2"), "gb200", program=pipelined), "HLO301")
+    assert "0.8.0 to 0.10.1 without pipelining" in reported.remedy
 
 
-def test_kernels_that_the_workaround_makes_are_not_told_to_become_copies_before_0_11_1() -> None:
-    """A slice at the top level is a kernel; with the flag it is put down to the flag."""
+def test_copies_are_not_advised_before_0_11_1_for_kernels_that_the_workaround_makes() -> None:
+    """Use a slice at the top level, which is a kernel; with the flag, the flag is the reason."""
     path = fixture("gb200_host_stack_donated")
     off = program("0.10.2", "0.10.2", "--xla_disable_hlo_passes=rematerialization,dynamic-slice-annotator")
-    told = finding(judged(path, "gb200", program=off), "HLO110")
-    assert "the flags turn off the pass" in told.message
-    assert "with jax 0.11.1 or later only" in told.remedy
+    reported = finding(judged(path, "gb200", program=off), "HLO110")
+    assert "the flags turn off the pass" in reported.message
+    assert "with jax 0.11.1 or later only" in reported.remedy
     assert "the flags" not in finding(report_of(path, "gb200"), "HLO110").message
 
 
-def test_a_version_that_is_right_otherwise_is_not_told_to_become_what_it_is() -> None:
-    """The advice went in a circle: update, and use an older one, and update."""
+def test_a_version_that_is_right_otherwise_is_not_advised_to_itself() -> None:
+    """Avoid the circle of older advice: update, and use an older one, and update."""
     for path, flags in ((fixture("gb200_offload_scan", "jax0.10.2"), ()), (PIPELINED, (FLAG,))):
         report = judged(path, "h100", program=program("0.12.0", None, *flags))
         assert not any(UPDATE in each.remedy.lower() for each in report.findings)
         assert FLAG not in remedies(report)
-        told = finding(report, "HLO301").remedy
-        assert told.startswith("compile with --xla_disable_hlo_passes=")
-        assert "report it to XLA" in told
-        assert "use jax" not in told
+        reported = finding(report, "HLO301").remedy
+        assert reported.startswith("compile with --xla_disable_hlo_passes=")
+        assert "report it to XLA" in reported
+        assert "use jax" not in reported
 
 
-def test_a_loop_that_is_not_pipelined_and_has_wrong_slices_is_told_of_those_first() -> None:
+def test_wrong_slices_are_the_first_advice_for_a_loop_that_is_not_pipelined() -> None:
     found = inspect(str(NO_BARRIER), target="h100")
     right = next(check for check in check_slices(found.offload.program).checks if check.on_host)
     slices = Slices((dataclasses.replace(right, emitted=(8, 16)),))
@@ -179,17 +179,18 @@ def test_a_loop_that_is_not_pipelined_and_has_wrong_slices_is_told_of_those_firs
     assert "HLO301" in finding(run_rules(evidence), "HLO112").remedy
 
 
-# ---- what HLO301 could not look at
+# ---- what HLO301 could not check
 
 
 def not_looked_at(report: Report) -> str:
-    """Why HLO301 could not look at some slice; "" where it has looked at all."""
+    """Return why HLO301 could not check some slice, or "" where it has checked all."""
     return "".join(rule.reason for rule in report.rules_not_run if rule.code == "HLO301")
 
 
 @pytest.mark.parametrize("steps", [10, 100, 200, 300, 365, 400, 1000])
-def test_no_limit_on_work_lets_a_wrong_slice_pass_without_a_word(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With 365 the stacks, which ask first, took what the slices would have needed."""
+def test_no_limit_on_work_lets_a_wrong_slice_pass_silently(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use limits such as 365, with which the stacks, which are followed first, took what the slices would have
+    needed."""
     monkeypatch.setattr("hloinspect.hlo.evaluate.MAX_STEPS_IN_ALL", steps)
     report = inspect(str(PIPELINED), target="h100").report
     assert "HLO301" in codes(report) or "takes too long" in not_looked_at(report)
@@ -202,8 +203,8 @@ def test_what_stacks_cost_is_not_taken_from_slices(monkeypatch: pytest.MonkeyPat
     assert not not_looked_at(report)
 
 
-def test_a_rule_that_could_not_look_at_a_slice_still_reports_the_others(tmp_path: Path) -> None:
-    """The same text with an offset that is no number in the configuration of one of four wrong slices."""
+def test_a_rule_that_could_not_check_a_slice_still_reports_the_others(tmp_path: Path) -> None:
+    """Use the same text with an offset that is no number in the configuration of one of four wrong slices."""
     path = fixture("gb200_offload_scan_double_buffered", "jax0.10.2")
     assert finding(report_of(path, "gb200"), "HLO301").evidence["slices"] == 4
     assert not not_looked_at(report_of(path, "gb200"))
@@ -230,9 +231,9 @@ def _without_offset(path: Path) -> Callable[[str], str]:
     return edit
 
 
-def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
+def test_ordinary_modules_have_no_slice_that_could_not_be_checked() -> None:
     modules = [*FIXTURES.glob("*/*/module.hlo.pb.gz"), AS_IT_IS, NO_BARRIER, PIPELINED]
-    found = [check_slices(program_of(load_module(path))) for path in modules]
+    found = [check_slices(build_program(load_module(path))) for path in modules]
     assert sum(check.on_host for slices in found for check in slices.checks) == 34
     assert not any(slices.gap for slices in found)
 
@@ -241,7 +242,7 @@ def test_ordinary_modules_have_no_slice_that_could_not_be_looked_at() -> None:
 
 
 def at_level(name: str) -> ProgramInfo:
-    """A program that JAX's own configuration sets the optimization level of."""
+    """Return a program whose optimization level JAX's own configuration sets."""
     options = {"optimization_level": name}
     return dataclasses.replace(program("0.12.0"), configuration=Configuration(options, None, {}, {}, {}, None))
 
@@ -277,10 +278,10 @@ def test_a_program_at_o1_is_not_advised_to_pipeline() -> None:
     assert FLAG not in remedies(judged(path, "gb200", program=at_level("O1")))
 
 
-def test_wrong_slices_of_a_program_at_o1_are_told_to_leave_it_out_with_older_versions() -> None:
+def test_leaving_out_o1_with_older_versions_is_advised_for_wrong_slices_at_o1() -> None:
     at_o1 = judged(fixture("gb200_offload_scan", "jax0.10.2"), "gb200", program=program("0.10.2", None, O1))
-    told = finding(at_o1, "HLO301").remedy
-    assert f"0.8.0 to 0.10.1 without pipelining (leave out {FLAG} and O1)" in told
+    reported = finding(at_o1, "HLO301").remedy
+    assert f"0.8.0 to 0.10.1 without pipelining (leave out {FLAG} and O1)" in reported
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,8 @@ def test_wrong_slices_of_a_program_at_o1_are_told_to_leave_it_out_with_older_ver
     ],
 )
 def test_a_writer_in_front_of_a_double_buffered_loop_is_no_pipelining(path: Path, is_pipelined: bool) -> None:
-    """Double buffering peels the first of an odd number of iterations, pipelining the last one's copy."""
+    """Compare double buffering, which peels the first of an odd number of iterations, with pipelining, which peels the
+    last."""
     found = inspect(str(path), target="h100")
     assert Evidence(found.report, found.offload).is_pipelined == is_pipelined
     others = [each.remedy for each in found.report.findings if each.code != "HLO301"]
@@ -347,7 +349,7 @@ def test_a_version_in_front_of_a_release_is_older_than_it(text: str, numbers: tu
 
 
 def test_a_development_version_is_of_the_release_that_it_leads_to() -> None:
-    """As jaxlib compares itself with its plugins."""
+    """Compare versions as jaxlib compares itself with its plugins."""
     assert release_of("0.12.0.dev20261130") == release_of("0.12.0") == (0, 12, 0)
     assert release_of("0.0.50.1", 3) == (0, 0, 50)
     assert release_of("0.12", 4) == (0, 12, 0, 0)
@@ -415,7 +417,7 @@ def test_the_slop_factor_is_advised_at_the_limit_with_what_is_left() -> None:
 
 
 def test_pipelining_is_not_advised_where_one_more_layer_does_not_fit() -> None:
-    """The step fits, and with another hid of 2 MiB it would not."""
+    """Use a step that fits, and that would not with another hid of 2 MiB."""
     path = fixture("gb200_offload_scan")
     used = report_of(path, "gb200").memory.device_bytes
     assert used is not None
@@ -450,8 +452,8 @@ def test_slices_become_kernels_by_one_set_of_flags_in_every_version() -> None:
 def test_a_point_that_pipelines_too_early_is_never_a_good_one() -> None:
     report = report_of(AS_IT_IS, "h100")
 
-    def fault(*program_of: str) -> str | None:
-        return pipelined_too_early(dataclasses.replace(report, program=program(program_of[0], None, *program_of[1:])))
+    def fault(*compiler: str) -> str | None:
+        return pipelined_too_early(dataclasses.replace(report, program=program(compiler[0], None, *compiler[1:])))
 
     assert "before jax 0.11.1" in (fault("0.10.1", FLAG) or "")
     assert fault("0.11.1", FLAG) is None

@@ -1,6 +1,7 @@
-"""Small steps that ask for host memory and get it, or lose some of it on purpose; test_audit_compiled.py says which.
+"""Small steps that request host memory and get it, or lose some of it on purpose, for
+tests/placements/test_compiled.py.
 
-Each function without arguments lowers one step for whatever devices JAX reports.
+Each function without arguments lowers one step for the devices that JAX reports.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _layer(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def three_names() -> Any:
-    """Of one shape; two are computed by one line, and one is the layer's input."""
+    """Lower a step with three names of one shape: two are computed by one line, and one is the layer's input."""
 
     def layer(x: jax.Array, w: jax.Array) -> jax.Array:
         x = checkpoint_name(x, "input")
@@ -62,7 +63,7 @@ def three_names() -> Any:
 
 
 def dots_policy() -> Any:
-    """A policy without names."""
+    """Lower a step with a policy without names."""
     return _lower_layers(_layer, jax.checkpoint_policies.offload_dot_with_no_batch_dims("device", "pinned_host"))
 
 
@@ -114,7 +115,7 @@ def dead() -> Any:
     def step(x: jax.Array) -> jax.Array:
         y = jnp.tanh(x @ x)
         kept = jax.device_put(y, _at("pinned_host"))
-        del kept  # nothing returns it
+        del kept  # no result needs it
         return y * 2
 
     return jax.jit(step).lower(_array(DIM, DIM))
@@ -125,7 +126,7 @@ def misspelt() -> Any:
 
 
 def output_named() -> Any:
-    """The name is on what the layer returns: the backward pass needs no such value."""
+    """Lower a step whose name is on the layer's result: the backward pass needs no such value."""
 
     def layer(x: jax.Array, w: jax.Array) -> jax.Array:
         return checkpoint_name(x + jnp.sin(jnp.tanh(x @ w) @ w), "output")
@@ -146,7 +147,7 @@ def round_trip_at_once() -> Any:
 
 
 def returned_to_the_device() -> Any:
-    """Put on the host, but the step's result is to be on the device."""
+    """Lower a step that puts a value on the host and returns it on the device."""
 
     def step(x: jax.Array) -> jax.Array:
         return jax.device_put(jnp.tanh(x @ x), _at("pinned_host"))

@@ -1,4 +1,4 @@
-"""Pages in a browser, for tests: Debian's Chromium, driven by playwright. Nothing is downloaded."""
+"""Pages in a browser, for tests: Debian's Chromium, controlled by playwright. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 GOOD_CONTRAST = 4.5
-"""WCAG 2, AA: the least contrast of text that is not large."""
+"""Least contrast of text that is not large (WCAG 2, AA)."""
 
 CONTRASTS = """() => {
   const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
@@ -36,7 +36,7 @@ CONTRASTS = """() => {
   }
   return found;
 }"""
-"""The contrast of every text on a page, with the text."""
+"""Script that returns the contrast of every text on a page, with the text."""
 
 
 def give_up(reason: str) -> None:
@@ -47,8 +47,10 @@ def give_up(reason: str) -> None:
 
 @contextmanager
 def running_browser() -> Iterator[Any]:
-    """Chromium. Without it, or without playwright, the test is skipped; with HLOINSPECT_REQUIRE_BROWSER=1 (CI) it
-    fails."""
+    """Yield Chromium.
+
+    Without it, or without playwright, the test is skipped. With HLOINSPECT_REQUIRE_BROWSER=1 (CI) it fails.
+    """
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
         give_up("there is no chromium")
@@ -66,7 +68,7 @@ def running_browser() -> Iterator[Any]:
 
 @dataclass
 class Shown:
-    """A page in the browser: what it said on the console, what it asked for, and the report that it shows."""
+    """A page in the browser: its messages on the console, its network requests, and the report that it shows."""
 
     page: Any
     meter: Any
@@ -78,17 +80,17 @@ class Shown:
         return self.page.evaluate(f"window.hloinspect.{call}")
 
     def busy_s(self) -> float:
-        """Processor time that the page's main thread has had since the page was opened."""
+        """Return the processor time of the page's main thread since the page was opened, in seconds."""
         found = self.meter.send("Performance.getMetrics")["metrics"]
         return float(next(metric["value"] for metric in found if metric["name"] == "TaskDuration"))
 
     def settle(self) -> None:
-        """Waits for the next picture."""
+        """Wait for the next picture."""
         self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def show(browser: Any, file: Path, reports: list[dict[str, Any]], width: int = 1280, **options: Any) -> Shown:
-    """Opens a page in a context of its own, and listens from the start."""
+    """Open a page in a context of its own, and record its messages and requests from the start."""
     context = browser.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
     meter = context.new_cdp_session(page)

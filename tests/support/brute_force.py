@@ -1,8 +1,8 @@
-"""A second simulator, slow and exact, to hold the first one against; and the small schedules that both run.
+"""A second simulator, slow and exact, for comparison with the first one, and the small schedules that both run.
 
-Written from the semantics (docstring of hloinspect/predict/simulate.py; XLA:GPU async_execution.cc), not from the code:
-loops are unrolled, time is a fraction, and between two events nothing changes, so whatever runs then is counted there.
-Nothing is folded, cut or put into intervals.
+It is written from the semantics (docstring of hloinspect/predict/simulate.py; XLA:GPU async_execution.cc), not from the
+code. Loops are unrolled, time is a fraction, and between two events nothing changes, so everything that runs between
+them is added there. Nothing is folded, cut or put into intervals.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ MS = 10**9
 D2H, H2D = "d2h", "h2d"
 
 
-# A machine of round numbers: an operation takes 1 ps, a byte over the interconnect too, and at the default rate of the
-# link 1,000 ps. Device memory is so fast by default that nothing else is slowed by what it does.
+# A machine of round numbers: an operation takes 1 ps, and so does a byte over the interconnect. At the default rate of
+# the link a byte takes 1,000 ps. Device memory is so fast by default that its use slows nothing.
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The link and device memory in bytes a picosecond, and what a scenario may change."""
+    """The link and device memory in bytes per picosecond, and what a scenario may change."""
 
     d2h: Fraction = Fraction(1, 1000)
     h2d: Fraction = Fraction(1, 1000)
@@ -57,7 +57,7 @@ class Machine:
     hbm: Fraction = Fraction(10**6)
 
     def both(self, direction: str) -> Fraction:
-        """The rate of a direction while both move."""
+        """Return the rate of a direction while both directions move."""
         return self.d2h * self.duplex[0] if direction == D2H else self.h2d * self.duplex[1]
 
     def target(self) -> Target:
@@ -100,7 +100,7 @@ class Machine:
 
 
 def kernel(ps: int, size: int = 0) -> Cost:
-    """So many operations, and bytes of device memory."""
+    """Return the cost of this many operations and bytes of device memory."""
     return Cost(vector_flops=float(ps), bytes=size)
 
 
@@ -109,7 +109,7 @@ def work(ps: int, size: int = 0) -> Run:
 
 
 def works(*kernels: tuple[int, int]) -> Run:
-    """Kernels one after the other, each (operations, bytes)."""
+    """Return kernels that run one after the other, each as (operations, bytes)."""
     return Run(tuple(kernel(ps, size) for ps, size in kernels), "work")
 
 
@@ -147,17 +147,17 @@ def done(number: int) -> Done:
 
 
 def blocking(number: int, direction: str, size: int, work_ps: int | None = None) -> BlockingTransfer:
-    """``work_ps`` is what the kernel that moves the bytes computes besides."""
+    """Return a blocking transfer. ``work_ps`` is what the kernel that moves the bytes computes besides."""
     run = None if work_ps is None else work(work_ps)
     return BlockingTransfer(transfer(number, direction, size, asynchronous=False), run)
 
 
 def host_copy(size: int) -> BlockingHostCopy:
-    return BlockingHostCopy(HostCopy("copy", "e", size, 1, "dma"))
+    return BlockingHostCopy(HostCopy("copy", "e", "dma", size, 1))
 
 
 def start_host_copy(name: str, size: int) -> StartHostCopy:
-    return StartHostCopy(("e", name), HostCopy(name, "e", size, 1, "dma"))
+    return StartHostCopy(("e", name), HostCopy(name, "e", "dma", size, 1))
 
 
 def collective_of_ps(ps: int) -> Collective:
@@ -189,7 +189,7 @@ def schedule(entry: list[Operation], **computations: list[Operation]) -> Schedul
 
 @dataclass
 class Expected:
-    """What a step comes to, in exact picoseconds; the names are those of StepTimes."""
+    """The times of a step, in exact picoseconds. The names are those of StepTimes."""
 
     time_ps: Fraction = Fraction(0)
     compute_ps: Fraction = Fraction(0)
@@ -223,7 +223,7 @@ class _Flow:
 
 @dataclass(eq=False)
 class _Task:
-    """One execution on the communication or the side stream: time that it needs alone, then bytes of device memory."""
+    """One execution on the communication or the side stream: its time alone, then its bytes of device memory."""
 
     left: Fraction
     bytes: Fraction = Fraction(0)
@@ -236,7 +236,7 @@ class _Task:
 
 @dataclass(frozen=True)
 class _Work:
-    """A kernel or a collective on the main stream: how long it takes alone, and its bytes of device memory."""
+    """A kernel or a collective on the main stream: its time alone, and its bytes of device memory."""
 
     kind: str
     ps: Fraction
@@ -245,7 +245,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Pace:
-    """What goes on until the next event: rates in bytes a picosecond (of a whole kernel: its share a picosecond)."""
+    """The rates until the next event, in bytes per picosecond (of a whole kernel: its share per picosecond)."""
 
     rates: dict[str, Fraction]  # of each moving copy, by direction
     active: list[_Flow]
@@ -254,7 +254,10 @@ class _Pace:
 
 
 class BruteForce:
-    """Runs a schedule once. ``free`` transfers take no time; None: all of them, and copies within host memory."""
+    """Simulator of one run of a schedule.
+
+    ``free`` transfers take no time. None means all of them, and copies within host memory.
+    """
 
     def __init__(self, what: Schedule, machine: Machine, free: frozenset[int] | None = frozenset()) -> None:
         self._schedule = what
@@ -281,7 +284,7 @@ class BruteForce:
                     self._tick(None, item, None)
         return self.result
 
-    # what the main stream does, one thing after the other; starts take effect when they are reached
+    # The main stream, one operation after the other. Starts take effect when the main stream reaches them.
 
     def _actions(self) -> Iterator[_Work | _Flow | _Task]:
         yield from self._body(self._schedule.entry)
@@ -324,7 +327,7 @@ class BruteForce:
                 self._latest[operation.key] = task = _Task(Fraction(operation.collective.bytes))
                 self._communication.append(task)
             case StartSide():
-                whole = self._kernel(operation.cost)  # what it needs besides device memory comes first
+                whole = self._kernel(operation.cost)  # its time without device memory comes first
                 alone = whole.ps - whole.bytes / self._machine.hbm
                 self._latest[operation.key] = task = _Task(alone, whole.bytes)
                 self._side.append(task)
@@ -338,7 +341,7 @@ class BruteForce:
                     if operation.condition is not None:
                         yield from self._body(operation.condition)
                     yield from self._body(operation.body)
-                if operation.condition is not None:  # it is asked once more than it says yes
+                if operation.condition is not None:  # it runs once more than it holds
                     yield from self._body(operation.condition)
 
     def _kernel(self, cost: Cost) -> _Work:
@@ -362,7 +365,8 @@ class BruteForce:
         return next(name for length, name in lengths if length == best)
 
     def _work_in(self, name: str) -> Fraction:
-        """All that a computation issues, as if one thing ran at a time: what makes a branch long or short."""
+        """Return all work in a computation, as if one operation ran at a time. It decides which branch is the
+        longest."""
         total = Fraction(0)
         for operation in self._schedule.operations[name]:
             match operation:
@@ -390,7 +394,7 @@ class BruteForce:
     # time
 
     def _pace(self, work: _Work | None) -> _Pace:
-        """Who works how fast: the link first, then the main stream, then the side stream with what is left."""
+        """Return the present rates: of the link first, then the main stream, then the side stream with the rest."""
         machine = self._machine
         active = [flow for queue in self._queues.values() for flow in list(queue)[: self._at_once]]
         moving = [flow.direction for flow in active if not flow.latency]
@@ -406,7 +410,8 @@ class BruteForce:
         return _Pace(each, active, main, left)
 
     def _tick(self, work: _Work | None, awaited: _Flow | _Task | None, limit: Fraction | None) -> Fraction:
-        """Goes on to the next event; of the main stream's work at most a share ``limit``. Returns the share done."""
+        """Advance to the next event, with at most a share ``limit`` of the main stream's work. Return the share
+        done."""
         for flows in self._queues.values():
             _drop(flows, self._at_once)
         for tasks in (self._communication, self._side):
@@ -458,12 +463,12 @@ class BruteForce:
 
 
 def _drop(queue: deque[_Flow] | deque[_Task], at_once: int) -> None:
-    """Ends what is through: only what is worked on can be, the first of a queue or the first few."""
+    """Remove what has ended: only what runs can end, the first of a queue or the first few."""
     while found := next((item for item in list(queue)[:at_once] if item.empty), None):
         found.over = True
         queue.remove(found)  # type: ignore[arg-type]
 
 
 def brute_force(what: Schedule, machine: Machine, free: frozenset[int] | None = frozenset()) -> Expected:
-    """One step, exactly."""
+    """Return the exact times of one step."""
     return BruteForce(what, machine, free).run()

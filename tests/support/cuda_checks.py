@@ -1,4 +1,4 @@
-"""What tests of synthetic CUDA traces share: playing a module, measuring its trace, comparing with the truth."""
+"""Helpers for tests of synthetic CUDA traces: play a module, measure its trace, and compare with the known result."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ def one(file: MeasuredFile) -> MeasuredDevice:
 
 
 def waits(device: MeasuredDevice, name: str) -> list[dict[str, int]]:
-    """For each step the waits of its transfers, by start instruction; without those that were not waited for."""
+    """Return for each step the waits of its transfers by start instruction, without those of zero."""
     starts = start_names(name)
     return [{starts[n]: t.wait_ps for n, t in step.transfers.items() if t.wait_ps} for step in device.steps]
 
 
 def assert_is_as_played(device: MeasuredDevice, run: Run, name: str) -> None:
-    """Every figure of every step, and each transfer's time and wait: those of the oracle and of the runtime."""
+    """Assert that every figure of every step, and each transfer's time and wait, are those of the oracle and the
+    runtime."""
     steps = list(device.steps)
     assert_agrees(device, measure(run.events, run.awaited_at_end), name)
     assert waits(device, name) == [dict(truth.waits) for truth in run.truth]
@@ -52,5 +53,8 @@ def assert_all_steps_count(device: MeasuredDevice) -> None:
 
 
 def in_graphs(run: Run, chosen: Callable[[Event], bool]) -> list[Event]:
-    """What is chosen runs as nodes of a CUDA graph that was made before the profile: they name its launch."""
+    """Return events of which the chosen ones run as nodes of a CUDA graph.
+
+    The graph was made before the profile, so the events name its launch.
+    """
     return [replace(e, op="command_buffer_3", graph=(5, n % 40)) if chosen(e) else e for n, e in enumerate(run.events)]

@@ -1,15 +1,15 @@
-"""What XLA:GPU's runtime does with a scheduled module, and when: the truth that synthetic traces are made from.
+"""A model of XLA:GPU's runtime: what it does with a scheduled module, and when. Synthetic traces are made from it.
 
     run = Run(module, directions)
     run.steps(4)
     run.device(0)      # the events, for cuda_traces.Trace
     run.truth          # for each step what the main stream waited for: transfers by name, and the host
 
-A host thread launches one instruction after the other. The main stream runs them in order; a start makes a side stream
-wait for the main stream and then runs there, and its done makes the main stream wait for it (async_execution.cc). The
-truth is kept while the step is played, from what made each start late, and not found out of the events afterwards.
-Nothing of hloinspect but the reader of modules is used here; which start moves data in which direction comes from the
-fixture's own record.
+A host thread launches one instruction after the other. The main stream runs them in order. A start makes a side stream
+wait for the main stream and then runs there, and its `done` makes the main stream wait for it (async_execution.cc). The
+known waits are recorded while the step is played, from what made each start late, and not computed from the events
+afterwards. Nothing of hloinspect except the reader of modules is used here. The fixture's own record says which start
+moves data in which direction.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _CALLS = {"d2h": ("MemcpyD2H", "cuMemcpyDtoHAsync_v2"), "h2d": ("MemcpyH2D", "cu
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """Picoseconds that each thing takes; all are whole nanoseconds.
+    """Picoseconds that each operation takes. All are whole nanoseconds.
 
-    ``kernel`` and ``late`` are asked with the instruction's name (and the number of its step): how long it runs, and
-    how long the host dawdles before it launches it; ``transfer``, where given, is asked instead of ``d2h`` and ``h2d``.
+    ``kernel`` and ``late`` are functions of the instruction's name and the number of its step: how long it runs, and
+    how long the host waits before it launches it. ``transfer``, where given, replaces ``d2h`` and ``h2d``.
     """
 
     kernel: Callable[[str], int] = lambda op: 20 * US
@@ -68,10 +68,10 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How slices over host memory run: the event's name, the memories CUPTI names, and whether hlo_op is that of the
-    hero inside the fusion (JAX >= 0.10) or of the fusion. ``name`` "" makes it a kernel, which names no memory.
+    """Form of slices over host memory: the event's name, the memories in CUPTI's record, and the instruction in hlo_op.
 
-    ``synchronous``: copies run on the main stream and their dones do nothing (no stream assigned).
+    That is the hero inside the fusion (JAX >= 0.10) or the fusion. An empty ``name`` makes it a kernel, which names no
+    memory. ``synchronous``: copies run on the main stream and their `done` does nothing (no stream assigned).
     """
 
     name: str = "MemcpyD2D"
@@ -81,7 +81,7 @@ class Form:
 
 @dataclass(slots=True)
 class StepTruth:
-    """What held the main stream up in one step, in ps. ``waits`` by the name of the transfer's start instruction."""
+    """Waits of the main stream in one step, in ps. ``waits`` are by the name of the transfer's start instruction."""
 
     start_ps: int
     end_ps: int = 0
@@ -89,7 +89,7 @@ class StepTruth:
     host_ps: int = 0
     other_ps: int = 0
     durations: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    before_ps: int = 0  # how long the main stream had stood still when the step's first event on it began
+    before_ps: int = 0  # how long the main stream was idle before the step's first event on it
 
     @property
     def stall_ps(self) -> int:
@@ -105,7 +105,7 @@ DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One of our modules: what is in the file, and direction and bytes of each transfer by its start."""
+    """A module of the fixtures: its file, and direction and bytes of each transfer by its start."""
 
     module: Module
     proto: bytes
@@ -118,7 +118,7 @@ class Compiled:
 
 @cache
 def compiled(name: str) -> Compiled:
-    """A fixture by its directory, or one of tests/data."""
+    """Return a fixture by its directory, or one of tests/data."""
     if name in DATA:
         file, directions = DATA[name]
         proto = gzip.decompress((ROOT / "tests" / "data" / f"{file}.hlo.pb.gz").read_bytes())
@@ -132,7 +132,7 @@ def compiled(name: str) -> Compiled:
 
 
 class Run:
-    """A module being run over and over on one device."""
+    """A module that runs repeatedly on one device."""
 
     def __init__(
         self,
@@ -145,23 +145,26 @@ class Run:
         start_ps: int = 10 * US,
         blocking: bool = True,
     ) -> None:
-        """``directions`` has the direction ("d2h", "h2d") and bytes of each start that moves data over the link.
-        ``blocking``: the host waits for each step before it launches the next."""
+        """Prepare a run.
+
+        ``directions`` has the direction ("d2h", "h2d") and bytes of each start that moves data over the link.
+        ``blocking``: the host waits for each step before it launches the next.
+        """
         self.events: list[Event] = []
         self.truth: list[StepTruth] = []
         self.annotations: list[Annotation] = []
-        self.awaited_at_end: list[tuple[int, ...]] = []  # for each run, transfers whose dones come after its last event
+        self.awaited_at_end: list[tuple[int, ...]] = []  # for each run, transfers whose waits come after its last event
         self._module, self._directions, self._program = module, directions, program
         self._speeds, self._form, self._blocking = speeds or Speeds(), form or Form(), blocking
         self._host = start_ps
         self._tails: dict[int, int] = defaultdict(int)
         self._running: dict[str, int] = {}  # by start: the place of its event
-        self._pending: list[str] = []  # starts whose done the main stream has met and not yet run past
+        self._pending: list[str] = []  # starts whose `done` the main stream has reached and not yet passed
         self._sides: dict[str, int] = {}
         self._is_first, self._run_begin = True, 0
 
     def steps(self, count: int) -> None:
-        """Runs the module ``count`` times more."""
+        """Run the module ``count`` times more."""
         for _ in range(count):
             begin = self._host
             self.truth.append(StepTruth(begin))
@@ -184,7 +187,7 @@ class Run:
     # ---- the host
 
     def _launch(self, op: str) -> int:
-        """When the launching call returns."""
+        """Return when the launching call returns."""
         self._host += self._speeds.late(op, len(self.truth) - 1) + self._speeds.launch
         return self._host
 
@@ -223,16 +226,16 @@ class Run:
             self._on_main(Event(MAIN, 0, 0, kernel_name(name), name, self._program), self._speeds.kernel(name))
 
     def _callback(self, name: str) -> None:
-        """The operand comes to the host, Python runs while the device waits, and the result goes back."""
+        """Copy the operand to the host, run Python while the device waits, and copy the result back."""
         for direction, kinds in (("d2h", ("device", "pageable")), ("h2d", ("pageable", "device"))):
             called, launch = _CALLS[direction]
             details = memcpy_details(*kinds, 4, asynchronous=False)
-            event = Event(MAIN, 0, 0, called, name, self._program, details, launch=launch, what="apart")
+            event = Event(MAIN, 0, 0, called, name, self._program, details, launch=launch, what="other_copy")
             _, self._host = self._on_main(event, 2 * US)
             self._host += self._speeds.python
 
     def _on_main(self, event: Event, duration: int) -> tuple[int, int]:
-        """Runs something on the main stream and writes down what it waited for."""
+        """Run an operation on the main stream and record what it waited for."""
         launched, tail = self._launch(event.op), self._tails[MAIN]
         awaited = self._awaited()
         last = max((self.events[place].end_ps for place in awaited), default=0)
@@ -251,13 +254,13 @@ class Run:
         return begin, begin + duration
 
     def _awaited(self) -> tuple[int, ...]:
-        """The places of what the dones stand for that the main stream has met, in their order."""
+        """Return the places of the events of each `done` that the main stream has reached, in their order."""
         awaited = tuple(self._running[start] for start in self._pending if start in self._running)
         self._pending.clear()
         return awaited
 
     def _charge(self, awaited: Iterable[int], now: int) -> None:
-        """The main stream, idle from ``now``, comes to one done after the other."""
+        """Charge the waits of a main stream that is idle from ``now`` and reaches one `done` after the other."""
         truth = self.truth[-1]
         for event in (self.events[place] for place in awaited):
             if event.end_ps > now and event.what in ("d2h", "h2d"):
@@ -267,11 +270,11 @@ class Run:
             now = max(now, event.end_ps)
 
     def _end_run(self) -> None:
-        """What the dones behind the run's last event make the main stream wait for still belongs to the run."""
+        """Charge the waits after the run's last event to this run."""
         pending = list(self._pending)
         self.awaited_at_end.append(self._awaited())
         self._charge(self.awaited_at_end[-1], self._tails[MAIN])
-        self._pending += pending  # the next run's first operation waits all the same
+        self._pending += pending  # the next run's first operation also waits for them
 
     # ---- side streams
 
@@ -288,7 +291,7 @@ class Run:
             begin, end = self._on_main(replace(event, stream=MAIN), duration)
             self.truth[-1].waits[name] += end - begin
             return
-        # The side stream waits for all that the main stream has been given, and that for the dones it has met.
+        # The side stream waits for all work given to the main stream, and that for each `done` it has reached.
         met = max((self.events[self._running[s]].end_ps for s in self._pending if s in self._running), default=0)
         launched = self._launch(event.op)
         begin = max(self._tails[event.stream], self._tails[MAIN], launched, met)
@@ -326,11 +329,11 @@ class Run:
         return self._hero(start) if self._form.hero else self._fusion(start)
 
     def _fusion(self, start: Instruction) -> str:
-        """The fusion that an async start runs: the root of its computation."""
+        """Return the fusion that an async start runs: the root of its computation."""
         return self._module.computations[start.called["calls"][0]].root.name
 
     def _hero(self, start: Instruction) -> str:
-        """The instruction inside that fusion which the runtime's thunk is named by."""
+        """Return the instruction inside that fusion from which the runtime's thunk has its name."""
         fusion = self._module.computations[start.called["calls"][0]].root
         body = self._module.computations[fusion.called["calls"][0]]
         copies = [instruction.name for instruction in body if instruction.opcode == "copy"]
@@ -344,5 +347,5 @@ class Run:
 
 def _trips(loop: Instruction) -> int:
     known = loop.backend_config.get("known_trip_count")
-    assert isinstance(known, dict), f"{loop.name} does not say how often it turns"
+    assert isinstance(known, dict), f"{loop.name} does not say its trip count"
     return int(known["n"])

@@ -1,9 +1,9 @@
-"""Steps whose compiled modules the synthetic traces are made of, where no fixture has what is needed.
+"""Steps from which the modules of synthetic traces are compiled, where no fixture has what is needed.
 
     python -m hloinspect compile tests/support/cuda_steps.py:callback --target gb200 -o OUT
     python -m hloinspect compile tests/support/matrix_steps.py:optimizer --target gb200 --devices 4 -o OUT
 
-``OUT/module.hlo.pb``, packed with gzip and with this checkout's path taken out of its table of files, are
+``OUT/module.hlo.pb``, packed with gzip and without this checkout's path in its table of files, are
 ``data/callback.hlo.pb.gz`` and ``data/optimizer_on_four.hlo.pb.gz`` (jax 0.12.0.1).
 """
 
@@ -21,7 +21,7 @@ def _at(memory_kind: str) -> NamedSharding:
 
 
 def callback() -> jax.stages.Lowered:
-    """A weight comes from the host while Python is asked for a scale, by a callback in the middle of the step."""
+    """Lower a step in which a weight comes from the host while a callback in the middle gets a scale from Python."""
 
     def step(weight: jax.Array, x: jax.Array) -> jax.Array:
         y = jnp.tanh(x @ x)

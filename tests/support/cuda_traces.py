@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.support.xspace_builder import LineBuilder, PlaneBuilder, Text, TraceBuilder, Unsigned, Value
 
 US = 1_000_000
-"""Picoseconds; CUPTI's times are whole nanoseconds."""
+"""Picoseconds in a microsecond. CUPTI's times are whole nanoseconds."""
 MAIN, SIDE, COLLECTIVES, D2H, H2D = 13, 14, 18, 20, 21
 """CUPTI ids of streams. SIDE and the three after it are XLA's additional compute streams."""
 KERNEL_DETAILS = "regs:32 static_shared:0 dynamic_shared:0 grid:16,1,1 block:128,1,1 occ_pct:100"
@@ -30,16 +30,16 @@ LAUNCH = "cuLaunchKernel"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that ran on a stream. Empty texts and zeros are statistics that the event does not have.
+    """An event on a stream. Empty texts and zeros are statistics that the event does not have.
 
     ``op`` is the hlo_op, ``memcpy`` the memcpy_details, ``memset`` the memset_details. ``launched_ps`` is when the
-    driver call that launched it returned; None leaves out that call and keeps the correlation id. ``graph`` is the id
+    driver call that launched it returned. None leaves out that call and keeps the correlation id. ``graph`` is the id
     of the CUDA graph and of its node, whose events all have the ``correlation`` of its launch (0: one of their own).
 
-    The last four are not written to the file; they are for an oracle. ``what`` is compute, collective, d2h, h2d, both
-    (a copy from host to host) or apart (a copy that is no offload); ``transfer`` the start instruction of what moves,
-    ``run`` the number of the run of the program, and ``after`` the places, in the list of all events, of what the dones
-    stand for that the main stream met just before this event, in their order.
+    The last four are not written to the file. They are for an oracle. ``what`` is compute, collective, d2h, h2d, both
+    (a copy from host to host) or other_copy (a copy that is no offload). ``transfer`` is the start instruction of the
+    transfer, and ``run`` the number of the run of the program. ``after`` are the places, in the list of all events, of
+    the transfers for which the main stream waits just before this event, in their order.
     """
 
     stream: int
@@ -75,7 +75,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A module that the trace carries: its HloModuleProto, the id that events name, and the layout of the entry."""
+    """A module in the trace: its HloModuleProto, the id that events name, and the layout of the entry."""
 
     name: str
     id: int
@@ -85,7 +85,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """A ``StepTraceAnnotation``: the time its body took on the Python thread, which is not when the device ran it."""
+    """A ``StepTraceAnnotation``: the time of its body on the Python thread, which differs from that on the device."""
 
     number: int
     start_ps: int
@@ -94,9 +94,9 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole file. ``host`` false leaves out the host's plane: no launches and no annotations.
+    """A whole file. If ``host`` is false, the host's plane is left out: no launches and no annotations.
 
-    ``origin_ns`` is the time of 0 ps; where it is not 0, each line counts from a time of its own, as CUPTI's do.
+    ``origin_ns`` is the time of 0 ps. Where it is not 0, each line counts from a time of its own, as CUPTI's do.
     """
 
     devices: tuple[Device, ...]
@@ -120,47 +120,47 @@ H100: Mapping[str, Value] = {
 }
 
 
-# ---- events in words
+# ---- events
 
 
 def kernel_name(op: str) -> str:
-    """What XLA calls the kernel of an instruction: CUDA knows no dots and dashes in names."""
+    """Return XLA's name of the kernel of an instruction. Names in CUDA have no dots and dashes."""
     return op.replace(".", "_").replace("-", "_")
 
 
 def kernel(start_ps: int, end_ps: int, op: str, *, program: int, stream: int = MAIN, name: str = "") -> Event:
-    """A kernel of an instruction."""
+    """Return a kernel of an instruction."""
     return Event(stream, start_ps, end_ps, name or kernel_name(op), op, program)
 
 
 def copy(
     start_ps: int, end_ps: int, op: str, size: int, kinds: tuple[str, str], *, program: int, stream: int, name: str
 ) -> Event:
-    """A memory copy; ``kinds`` are the memories that CUPTI says it is from and to."""
+    """Return a memory copy. ``kinds`` are its source and destination memory in CUPTI's words."""
     return Event(
         stream, start_ps, end_ps, name, op, program, memcpy=memcpy_details(*kinds, size), launch="cuMemcpyAsync"
     )
 
 
 def d2h(start_ps: int, end_ps: int, op: str, size: int, *, program: int, stream: int = D2H) -> Event:
-    """A copy from the device to pinned memory."""
+    """Return a copy from the device to pinned memory."""
     kinds = ("device", "pinned")
     return copy(start_ps, end_ps, op, size, kinds, program=program, stream=stream, name="MemcpyD2H")
 
 
 def h2d(start_ps: int, end_ps: int, op: str, size: int, *, program: int, stream: int = H2D) -> Event:
-    """A copy from pinned memory to the device."""
+    """Return a copy from pinned memory to the device."""
     kinds = ("pinned", "device")
     return copy(start_ps, end_ps, op, size, kinds, program=program, stream=stream, name="MemcpyH2D")
 
 
 def memcpy_details(source: str, destination: str, size: int, *, asynchronous: bool = True) -> str:
-    """What CUPTI tells of a copy, as XLA writes it since 2021."""
+    """Return CUPTI's details of a copy, as XLA writes them since 2021."""
     return f"kind_src:{source} kind_dst:{destination} size:{size} dest:0 async:{int(asynchronous)}"
 
 
 def old_memcpy_details(size: int) -> str:
-    """The same before 2021: no memory is named."""
+    """Return CUPTI's details of a copy before 2021, without memories."""
     return f"size:{size} dest:0 async:1"
 
 
@@ -168,17 +168,17 @@ def old_memcpy_details(size: int) -> str:
 
 
 def write_trace(trace: Trace, path: Path) -> Path:
-    """Writes the trace where ``path`` says; returns it."""
+    """Write the trace to ``path`` and return it."""
     return build(trace).write(path)
 
 
 def trace_bytes(trace: Trace) -> bytes:
-    """The trace as a file's content."""
+    """Return the trace as the content of a file."""
     return build(trace).bytes()
 
 
 def build(trace: Trace) -> TraceBuilder:
-    """The trace as a message, for tests that change more of it."""
+    """Return the trace as a message, for tests that change more of it."""
     builder = TraceBuilder()
     names = {program.id: program.name for program in trace.modules}
     launches: dict[tuple[int, int], tuple[int, str]] = {}
@@ -222,13 +222,13 @@ def _streams(events: Iterable[Event]) -> Iterable[tuple[int, list[Event]]]:
 
 
 def _line_name(stream: int, events: Iterable[Event]) -> str:
-    """``Stream #13(MemcpyD2D,Compute)``: the types in no order that means anything."""
+    """Return ``Stream #13(MemcpyD2D,Compute)``. The order of the types has no meaning."""
     kinds = {"Compute" if not (e.memcpy or e.memset) else e.name if e.memcpy else "Memset" for e in events}
     return f"Stream #{stream}({','.join(sorted(kinds, reverse=True))})"
 
 
 def _stats(event: Event, correlation: int, names: Mapping[int, str]) -> dict[str, Value]:
-    """The statistics of an event in the order and with the types of cupti_collector.cc."""
+    """Return the statistics of an event in the order and with the types of cupti_collector.cc."""
     stats: dict[str, Value] = {"correlation_id": Unsigned(correlation)}
     if event.memcpy:
         stats["memcpy_details"] = event.memcpy
@@ -272,7 +272,7 @@ def _host(
 
 
 def in_hlo_proto(module_proto: bytes) -> bytes:
-    """An HloProto, whose first field is the module."""
+    """Return an HloProto, whose first field is the module."""
     size, length = len(module_proto), b""
     while True:
         size, low = size >> 7, size & 127

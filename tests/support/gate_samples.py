@@ -1,5 +1,4 @@
-"""Modules for the gate's tests: fixtures as another compiler run, another machine or another jax would have written
-them."""
+"""Modules for the gate's tests: fixtures in the form of another compiler run, another machine or another jax."""
 
 from __future__ import annotations
 
@@ -13,24 +12,27 @@ from tests.support.places import ROOT
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 OLD_FIXTURES = ROOT / "fixtures" / "jax0.10.2"
 SMALL = FIXTURES / "gb200_host_stack_donated" / "module.hlo.txt.gz"
-"""One transfer, that is waited for: for tests to which it does not matter what is in a module."""
+"""A module with one transfer and a wait for it, for tests that do not depend on the module."""
 
 
 def fixture_text(name: str, home: Path = FIXTURES) -> str:
-    """The text of a fixture's module."""
+    """Return the text of a fixture's module."""
     return gzip.decompress((home / name / "module.hlo.txt.gz").read_bytes()).decode()
 
 
 def renumbered(text: str) -> str:
-    """The same module as an unrelated change would leave it: other numbers in all names, other lines, another home."""
+    """Return the same module after an unrelated change: other numbers in all names, other lines, another home
+    directory."""
     text = re.sub(r"(?<=[A-Za-z_\-])\.(\d+)\b", lambda match: f".{int(match[1]) + 7000}", text)
     text = re.sub(r"\bline=(\d+)", lambda match: f"line={int(match[1]) + 31}", text)
     return text.replace("/home/user/", "/builds/group/")
 
 
 def compiled_directory(folder: Path, name: str, home: Path = FIXTURES) -> Path:
-    """A fixture as `hloinspect compile` would have left it. Fixtures keep no StableHLO: an empty module stands in for
-    it, and what asks for StableHLO has nothing to look at."""
+    """Write a fixture as `hloinspect compile` would have written it, and return its directory.
+
+    Fixtures keep no StableHLO, so it has an empty module, in which readers of StableHLO find nothing.
+    """
     folder.mkdir(parents=True)
     for file in ("module.hlo.txt", "module.hlo.pb"):
         (folder / file).write_bytes(gzip.decompress((home / name / f"{file}.gz").read_bytes()))

@@ -1,4 +1,4 @@
-"""Modules that the tests of the readers share, and every question that an instruction can be asked."""
+"""Modules that the tests of the readers share, and a reader of every attribute of an instruction."""
 
 from __future__ import annotations
 
@@ -35,42 +35,42 @@ FIELDS = (
     "replica_groups",
     "window_text",
 )
-"""Attributes of an instruction that both readers must give alike."""
+"""Attributes of an instruction that must be equal for both readers."""
 
 DERIVED = ("start_of", "done_of", "is_generic_async_start", "called_names")
 
 
 @cache
 def zoo_text() -> str:
-    """A small module with one of everything, written for these tests."""
+    """Return a small module with one of each kind of instruction, written for these tests."""
     return (DATA / "zoo.hlo.txt").read_text(encoding="utf-8")
 
 
 @cache
 def zoo_proto() -> bytes:
-    """The same module, parsed and serialized by jaxlib 0.12."""
+    """Return the same module, parsed and serialized by jaxlib 0.12."""
     return (DATA / "zoo.hlo.pb").read_bytes()
 
 
 def text_of(body: str, *, header: str = "HloModule m, is_scheduled=true", before: str = "") -> str:
-    """A module whose entry computation has the lines of ``body``."""
+    """Return a module whose entry computation has the lines of ``body``."""
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     return f"{header}\n\n{before}ENTRY %main (p: f32[]) -> f32[] {{\n{lines}\n}}\n"
 
 
-def ask_everything(module: Module) -> int:
-    """Asks the module, each computation and each instruction everything; returns how many answers there were."""
+def read_everything(module: Module) -> int:
+    """Read every attribute of the module, its computations and its instructions. Return the number of answers."""
     answers = [repr(part) for part in (module.name, module.attributes, module.platform, module.instruction_count)]
     for computation in module.computations.values():
         answers += [repr(item) for item in (computation.may_touch_host(), computation.execution_thread)]
         answers += [repr(item) for item in (computation.parameters, computation.root)] if len(computation) else []
         for instruction in computation:
-            answers += ask_instruction(module, computation, instruction)
+            answers += read_attributes(module, computation, instruction)
     return len(answers)
 
 
-def ask_instruction(module: Module, computation: Computation, instruction: Instruction) -> list[str]:
-    """The answers of one instruction, as text."""
+def read_attributes(module: Module, computation: Computation, instruction: Instruction) -> list[str]:
+    """Return the answers of one instruction, as text."""
     answers: list[Any] = [getattr(instruction, field) for field in (*FIELDS, *DERIVED)]
     answers += [module.resolve(computation, operand) for operand in instruction.operands]
     answers += [computation.find(instruction.name), instruction.shape.leaves, instruction.shape.host_bytes]

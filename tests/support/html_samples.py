@@ -1,4 +1,4 @@
-"""Pages of `hloinspect report` for tests, taken apart: their elements, and the data that they carry."""
+"""Pages of `hloinspect report` for tests: their elements, and the data in them."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the page's script reads."""
+        """Return the data that the page's script reads."""
         (island,) = [e for e in self.all("script") if e.attributes.get("type") == "application/json"]
         return dict(json.loads(island.text))
 
 
-def taken_apart(text: str) -> Page:
-    """The elements of a page."""
+def parse_page(text: str) -> Page:
+    """Return the elements of a page."""
     page = Page()
     page.feed(text)
     page.close()
@@ -96,7 +96,7 @@ def taken_apart(text: str) -> Page:
 
 
 def summed(differences: list[int]) -> list[int]:
-    """What the page's script makes of numbers that are told from the one before."""
+    """Return the numbers that the page's script computes from differences to the one before."""
     found, total = [], 0
     for difference in differences:
         total += difference
@@ -105,7 +105,7 @@ def summed(differences: list[int]) -> list[int]:
 
 
 def column(table: dict[str, Any], name: str, strings: list[str]) -> list[Any]:
-    """A column of a table of the page, a value a row."""
+    """Return a column of a table of the page, one value for each row."""
     values = table["columns"][name]
     values = values * table["count"] if len(values) == 1 else values
     return [strings[v] if v is not None else None for v in values] if name in table["texts"] else values

@@ -1,42 +1,53 @@
-"""Compiles many steps in one process by the code of hloinspect's child: a small step costs less than importing jax.
+"""Compilation of many steps in one process by the code of hloinspect's child, which saves an import of jax for each.
 
     python tests/support/matrix_batch.py < requests.json
 
-Standard input is a list of requests as ``compile_step`` sends them, all for the same target and devices; each leaves
-its files in the directory that it names, which must not exist. Used by test_matrix.py; the way through ``compile_step``
-itself is tested in test_compile_step.py.
+Standard input has requests as ``compile_step`` sends them (compile/protocol.py), a line each, all for the same target
+and devices. Each leaves its files in the directory that it names, which must not exist. ``compile_step`` itself is
+tested in tests/compile/test_step.py.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hloinspect.compile.child import main as child
 from hloinspect.compile.child import message
+from hloinspect.compile.protocol import CompileOne, read_request, send
+
+
+def lines_of(requests: Iterable[CompileOne]) -> str:
+    """Return the standard input of this program for these requests."""
+    stream = io.StringIO()
+    for request in requests:
+        send(request, stream)
+    return stream.getvalue()
 
 
 def main() -> None:
-    requests: list[dict[str, Any]] = json.load(sys.stdin)
+    requests = [read_request(line) for line in sys.stdin]
     _prepare_once()
     for request in requests:
-        out = Path(request["out"])
+        assert isinstance(request, CompileOne)
+        out = Path(request.out)
         out.mkdir(parents=True)
         try:
-            child.compile_job(child.Job(request, say=lambda text: None))
+            child.serve(request, child.Job(request.compilation))
         except Exception as error:
             (out / "error.txt").write_text(traceback.format_exc())
             (out / "message.txt").write_text(message.one_line(error.with_traceback(None)))
     sys.stdout.flush()
-    os._exit(0)  # as the child does: compile-only clients have been seen to crash while the interpreter shuts down
+    os._exit(0)  # as the child does: compile-only clients have crashed while the interpreter shuts down
 
 
 def _prepare_once() -> None:
-    """One topology for all requests, and this process becomes the target once: that is never undone."""
+    """Prepare one topology for all requests. This process becomes the target once, which is never undone."""
     make_devices = child._target_devices
     made: list[list[Any]] = []
 

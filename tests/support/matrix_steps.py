@@ -1,7 +1,7 @@
-"""Small steps, one for each way in which a JAX program makes host transfers; test_matrix.py says what becomes of them.
+"""Small steps, one for each way in which a JAX program makes host transfers. test_matrix.py has their outcomes.
 
-Each function without arguments lowers one step for whatever devices JAX reports. The shapes are tiny: only the form
-counts.
+Each function without arguments lowers one step for the devices that JAX reports. The shapes are tiny, since only the
+form matters.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def activations_unrolled() -> jax.stages.Lowered:
 
 
 def activations_nested_scan() -> jax.stages.Lowered:
-    """Groups of layers, a scan in a scan: the input of each group is offloaded, its layers are computed again.
+    """Lower groups of layers, a scan in a scan: the input of each group is offloaded, its layers are computed again.
 
     An offload inside the inner scan does not compile with jax 0.10.2 and 0.12.0: XLA leaves the outer loop's stack of
     stacks on the device ("Expected instruction to have shape equal to").
@@ -109,7 +109,7 @@ def activations_nested_scan() -> jax.stages.Lowered:
 
 
 def parameters_by_layer() -> jax.stages.Lowered:
-    """Weights live on the host; a scan fetches one layer a turn."""
+    """Lower a step whose weights are on the host; a scan fetches one layer for each iteration."""
 
     def step(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -121,7 +121,7 @@ def parameters_by_layer() -> jax.stages.Lowered:
 
 
 def parameters_nested_scan() -> jax.stages.Lowered:
-    """The same, in groups: a scan in a scan, and the host stack has two leading dimensions."""
+    """Lower the same in groups: a scan in a scan, and the host stack has two leading dimensions."""
 
     def step(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -133,7 +133,7 @@ def parameters_nested_scan() -> jax.stages.Lowered:
 
 
 def parameters_at_once() -> jax.stages.Lowered:
-    """Weights live on the host; all are fetched before the first layer."""
+    """Lower a step whose weights are on the host; all are fetched before the first layer."""
 
     def step(weights: jax.Array, x: jax.Array) -> jax.Array:
         on_device = jax.device_put(weights, _at("device"))
@@ -143,7 +143,7 @@ def parameters_at_once() -> jax.stages.Lowered:
 
 
 def optimizer() -> jax.stages.Lowered:
-    """Momentum on the host, sharded over the devices: fetched, updated, written back."""
+    """Lower a step with momentum on the host, sharded over the devices: fetched, updated, written back."""
     host, device = _at("pinned_host", None, None, "data"), _at("device", None, None, "data")
 
     def step(w: jax.Array, momentum: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -169,7 +169,10 @@ def _lower_read(read: Callable[..., jax.Array], *indices: jax.ShapeDtypeStruct) 
 
 
 def strided_slice() -> jax.stages.Lowered:
-    """Half of each row of two layers: not one run of memory. (XLA refuses strides: ``stack[::2, :, ::2]``.)"""
+    """Lower a slice of half of each row of two layers, which is no single run of memory.
+
+    XLA refuses strides: ``stack[::2, :, ::2]``.
+    """
     return _lower_read(lambda stack: stack[:2, :, : DIM // 2].reshape(DIM, DIM))
 
 
@@ -178,12 +181,12 @@ def contiguous_slice() -> jax.stages.Lowered:
 
 
 def data_dependent_slice() -> jax.stages.Lowered:
-    """Which layer is fetched is an argument of the step."""
+    """Lower a step whose argument is the layer to fetch."""
     return _lower_read(lambda stack, i: jax.lax.dynamic_index_in_dim(stack, i, keepdims=False), _array(dtype=jnp.int32))
 
 
 def data_dependent_slice_in_loop() -> jax.stages.Lowered:
-    """A loop fetches the layers in an order that is data: no address can be known before."""
+    """Lower a loop that fetches the layers in an order that is data: no address can be known before."""
 
     def step(stack: jax.Array, x: jax.Array, order: jax.Array) -> jax.Array:
         def iteration(x: jax.Array, i: jax.Array) -> tuple[jax.Array, None]:
@@ -196,7 +199,7 @@ def data_dependent_slice_in_loop() -> jax.stages.Lowered:
 
 
 def gather() -> jax.stages.Lowered:
-    """Rows of a table on the host, by number, as of an embedding that does not fit on the device."""
+    """Lower a lookup of rows of a table on the host by number, as for an embedding that does not fit on the device."""
 
     def step(table: jax.Array, rows: jax.Array) -> jax.Array:
         found = table.at[jax.device_put(rows, _at("pinned_host"))].get(mode="clip")
@@ -206,7 +209,7 @@ def gather() -> jax.stages.Lowered:
 
 
 def transpose_on_host_memory() -> jax.stages.Lowered:
-    """A layout change between two arrays on the host: a kernel reads and writes over the link."""
+    """Lower a layout change between two arrays on the host: a kernel reads and writes over the link."""
     return jax.jit(lambda stack: stack.transpose(0, 2, 1), out_shardings=_at("pinned_host")).lower(_host_stack())
 
 
@@ -224,7 +227,7 @@ def write_donated() -> jax.stages.Lowered:
 
 
 def write_not_donated() -> jax.stages.Lowered:
-    """The whole stack is first copied, host to host."""
+    """Lower a step in which the whole stack is first copied from host to host."""
     return _lower_write(donate=False)
 
 
@@ -236,7 +239,7 @@ def write_data_dependent() -> jax.stages.Lowered:
 
 
 def conditional() -> jax.stages.Lowered:
-    """Only one branch fetches from the host."""
+    """Lower a step in which only one branch fetches from the host."""
 
     def step(stack: jax.Array, x: jax.Array, wanted: jax.Array) -> jax.Array:
         def fetch(x: jax.Array) -> jax.Array:
@@ -248,7 +251,7 @@ def conditional() -> jax.stages.Lowered:
 
 
 def conditional_in_scan() -> jax.stages.Lowered:
-    """A scan that fetches a layer only in some turns."""
+    """Lower a scan that fetches a layer only in some iterations."""
 
     def step(weights: jax.Array, x: jax.Array) -> jax.Array:
         def layer(x: jax.Array, w: jax.Array) -> tuple[jax.Array, None]:
@@ -263,7 +266,7 @@ def conditional_in_scan() -> jax.stages.Lowered:
 
 
 def compute_on_the_host() -> jax.stages.Lowered:
-    """``compute_on("device_host")``: the update of a state on the host is the host's work."""
+    """Lower ``compute_on("device_host")``: the host computes the update of a state on the host."""
     compute_on = getattr(compute_on_module, "compute_on2", compute_on_module.compute_on)  # its name until jax 0.11
 
     def step(state: jax.Array, x: jax.Array) -> jax.Array:
@@ -280,13 +283,13 @@ def compute_on_the_host() -> jax.stages.Lowered:
 
 
 def kernel_on_host_memory() -> jax.stages.Lowered:
-    """Arithmetic on an array that is never brought to the device."""
+    """Lower arithmetic on an array that is never copied to the device."""
     step = jax.jit(lambda stack: stack * 2 + 1, out_shardings=_at("pinned_host"), donate_argnums=0)
     return step.lower(_host_stack())
 
 
 def nothing_on_the_host() -> jax.stages.Lowered:
-    """The same model without an offload: there must be no transfer, and device-to-device copies are none."""
+    """Lower the same model without an offload: there must be no transfer, and device-to-device copies are none."""
 
     def loss(w: Params, x: jax.Array) -> jax.Array:
         return jnp.mean(jax.lax.scan(lambda x, w: (_layer(x, w), None), x, w)[0] ** 2)

@@ -37,12 +37,12 @@ DS_START = (
 
 
 def with_config(body: str, config: str = "") -> str:
-    """A wrapped slice, with or without the marker of a copy."""
+    """Return a fusion's slice inside an async start, with or without the marker of a copy."""
     return body.replace("CONFIG", config)
 
 
 def start(form: str, *operands: str) -> str:
-    """DUS_START or DS_START on its operands."""
+    """Return DUS_START or DS_START on its operands."""
     names = ("STACK", "UPDATE", "I", "Z") if "UPDATE" in form else ("STACK", "I", "Z")
     head, tail = form.split("fusion-start(")
     for name, operand in zip(names, operands, strict=True):
@@ -51,7 +51,7 @@ def start(form: str, *operands: str) -> str:
 
 
 def module_text(body: str, computations: str = "", header: str = "") -> str:
-    """A module whose entry computation is ``body``; computations stand in front of it."""
+    """Return a module whose entry computation is ``body``; other computations come before it."""
     lines = "\n".join("  " + line.strip() for line in body.strip().splitlines())
     return (
         f"HloModule m, is_scheduled=true{header}\n\n{computations.strip()}\n\nENTRY %main () -> f32[] {{\n{lines}\n}}\n"
@@ -59,18 +59,18 @@ def module_text(body: str, computations: str = "", header: str = "") -> str:
 
 
 def offload_in(body: str, computations: str = "", header: str = "") -> Offload:
-    """What the module of these lines does with host memory."""
+    """Return what the module of these lines does with host memory."""
     return find_offload(load_module_bytes(module_text(body, computations, header).encode()))
 
 
 def only(offload: Offload) -> Transfer:
-    """The one transfer there is."""
+    """Return the only transfer."""
     (transfer,) = offload.transfers
     return transfer
 
 
-def told(offload: Offload) -> list[tuple[str, str, bool, int, str]]:
-    """Direction, mechanism, whether it is asynchronous, bytes and start of each transfer."""
+def moved(offload: Offload) -> list[tuple[str, str, bool, int, str]]:
+    """Return direction, mechanism, whether it is asynchronous, bytes and start of each transfer."""
     return [(t.direction, t.mechanism, t.asynchronous, t.bytes, t.start) for t in offload.transfers]
 
 

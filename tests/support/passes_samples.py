@@ -1,4 +1,4 @@
-"""A step as XLA's passes leave it, one text after the other, small enough to read."""
+"""A step after each of XLA's passes, small enough to read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METADATA = ', metadata={op_name="jit(f)/device_put" stack_frame_id=1}'
 
 
 def module(*lines: str, result: str = "out", more: str = "") -> str:
-    """A module whose entry computes ``act``, then ``lines``, then ``out`` from ``back``."""
+    """Return a module whose entry computes ``act``, then ``lines``, then ``out`` from ``back``."""
     body = "\n".join(f"  {line}" for line in lines)
     return f"""HloModule jit_f, entry_computation_layout={{(f32[1024]{{0}})->f32[1024]{{0}}}}
 
@@ -77,17 +77,17 @@ GOOD = {
     "0005.post.after_asyncifier.before_rename": started(),
     "0006.post.after_rename.before_pipeline-end": started("copy-start.7"),
 }
-"""A healthy offload, by the names of its texts."""
+"""Texts of a correct offload, by their names."""
 
 DROPPED = {
     **{name: GOOD[name] for name in list(GOOD)[:5]},
     "0005.post.after_algsimp.before_pipeline-end": without(),
 }
-"""The same, and a pass that folds both copies into nothing."""
+"""The same texts, and a pass that removes both copies."""
 
 
 def write(folder: Path, texts: Mapping[str, str], key: str = KEY, ends: bool = True) -> Path:
-    """The texts as files of a dump, with the module before and after all passes at the ends."""
+    """Write the texts as files of a dump, with the module before and after all passes. Return the directory."""
     folder.mkdir(exist_ok=True)
     for name, text in texts.items():
         (folder / f"{key}.{name}.txt").write_text(text)

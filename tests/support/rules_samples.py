@@ -1,4 +1,4 @@
-"""What the tests of rules share: reports of real modules, and minimal edits where no compiler makes the case."""
+"""Helpers of the tests of rules: reports of real modules, and minimal edits where no compiler makes the case."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ JAX = "jax0.12.0.1"
 
 
 def fixture(name: str, jax: str = JAX) -> Path:
-    """The text of a fixture."""
+    """Return the path of a fixture's text."""
     return FIXTURES / jax / name / "module.hlo.txt.gz"
 
 
 @cache
 def report_of(path: Path, target: str | None) -> Report:
-    """The report on a module, made once."""
+    """Return the report on a module, made once."""
     return inspect(str(path), target=target).report
 
 
 def judged(
     path: Path, target: str, *, program: ProgramInfo | None = None, requested: Requested | None = None, **memory: object
 ) -> Report:
-    """The report on a module with another program, request or memory, judged anew by the rules."""
+    """Return the report on a module with another program, request or memory, judged again by the rules."""
     found = inspect(str(path), target=target)
     report = replace(
         found.report,
@@ -49,18 +49,18 @@ def judged(
 
 
 def codes(report: Report, *severities: str) -> set[str]:
-    """The codes of the findings of these severities; of all where none is given."""
+    """Return the codes of the findings of these severities, or of all where none is given."""
     return {finding.code for finding in report.findings if not severities or finding.severity in severities}
 
 
 def finding(report: Report, code: str) -> FindingInfo:
-    """The one finding of a rule."""
+    """Return the only finding of a rule."""
     (found,) = [each for each in report.findings if each.code == code]
     return found
 
 
 def edited(path: Path, out: Path, *edits: Callable[[str], str]) -> Path:
-    """A module with edits, each of which must change it, written to ``out``."""
+    """Write a module with edits to ``out`` and return it. Each edit must change the module."""
     text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
     for edit in edits:
         changed = edit(text)
@@ -71,7 +71,8 @@ def edited(path: Path, out: Path, *edits: Callable[[str], str]) -> Path:
 
 
 def synchronous(start: str, done: str) -> Callable[[str], str]:
-    """Makes one copy-start and copy-done a plain copy, as XLA leaves it where no pass makes it asynchronous."""
+    """Return an edit that makes one copy-start and its copy-done a plain copy, as where no pass makes it
+    asynchronous."""
 
     def edit(text: str) -> str:
         made = re.search(rf"^ *%{re.escape(start)} = .* copy-start\(([^)]*)\).*\n", text, re.MULTILINE)
@@ -81,8 +82,8 @@ def synchronous(start: str, done: str) -> Callable[[str], str]:
     return edit
 
 
-def done_behind_start(start: str, done: str) -> Callable[[str], str]:
-    """Moves a done right behind its start."""
+def done_after_start(start: str, done: str) -> Callable[[str], str]:
+    """Return an edit that moves a `done` to directly after its start."""
 
     def edit(text: str) -> str:
         lines = text.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Runs the command on a terminal: a pseudo one, of so many columns."""
+"""A pseudo terminal of a given width on which a command runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from tests.support.places import ROOT
 
 
 def on_terminal(*arguments: str, columns: int = 80, env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """The exit code, and all that a terminal shows of stdout and stderr, colours and all. Skips where there are no
-    pseudo terminals."""
+    """Return the exit code, and all that a terminal shows of stdout and stderr, with colours.
+
+    Skip the test where there are no pseudo terminals.
+    """
     pty = pytest.importorskip("pty")
     import fcntl
     import termios

@@ -1,7 +1,7 @@
-"""Synthetic TPU traces: what a scheduled module would leave on ``XLA Modules`` and ``XLA Ops`` if it ran.
+"""Synthetic TPU traces: the events on ``XLA Modules`` and ``XLA Ops`` of a scheduled module.
 
-One operation follows the other. A while's own event encloses those of its turns; a start takes no time and its copy
-runs beside what follows; a done lasts until the copy is there.
+One operation follows the other. The event of a while contains those of its iterations. A start takes no time, and its
+copy runs beside the operations that follow. A `done` lasts until the copy has ended.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ _QUIET = frozenset({"get-tuple-element", "tuple", "parameter", "bitcast", "const
 
 @dataclass
 class TpuRun:
-    """A module played ``steps`` times. ``waits`` has for each step the ps that each transfer's dones lasted, ``busy``
-    the ps of all that is neither a start nor a done of a transfer."""
+    """A module played ``steps`` times.
+
+    ``waits`` has for each step the duration of each transfer's waits in ps. ``busy`` has the ps of everything that is
+    neither a start nor a `done` of a transfer.
+    """
 
     module: Module
     copy_ps: Callable[[str], int]
@@ -109,7 +112,7 @@ class TpuRun:
 
 
 def scan_module(root: Path) -> tuple[Module, bytes]:
-    """A scan with an offloaded activation, compiled for a v6e, and its proto."""
+    """Return a scan with an offloaded activation, compiled for a v6e, and its proto."""
     import gzip
 
     path = root / "fixtures" / "jax0.12.0.1" / "v6e_offload_scan" / "module.hlo.pb.gz"

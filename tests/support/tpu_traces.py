@@ -1,8 +1,9 @@
-"""Synthetic TPU traces: a compiled module's instructions one after the other, with the truth of what was waited for.
+"""Synthetic TPU traces: a compiled module's instructions one after the other, with the known waits.
 
 A TPU's plane has each run of a program on ``XLA Modules`` and its operations on ``XLA Ops``, loops around their bodies.
-That a copy is waited for is the duration of its done; when it moves no event tells, so a transfer is its window, from
-the start's begin to the done's end. ``TpuRun.events`` has the windows as events, for the oracle.
+The wait for a copy is the duration of its `done`. No event shows when the copy moves, so a transfer is its window, from
+the start of its start instruction to the end of its `done`. ``TpuRun.events`` has the windows as events, for the
+oracle.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FREE = frozenset({"parameter", "constant", "tuple", "get-tuple-element", "bitca
 
 
 class TpuRun:
-    """A module being run over and over on one TPU; ``took`` is asked for the duration of each operation."""
+    """A module that runs repeatedly on one TPU. ``took`` is a function that gives the duration of each operation."""
 
     def __init__(self, compiled: Compiled, took: Callable[[Instruction], int], between_steps: int = 50 * US) -> None:
         self.events: list[Event] = []
@@ -36,7 +37,7 @@ class TpuRun:
         self._builder.embed(compiled.module.name, PROGRAM, in_hlo_proto(compiled.proto), id_is_stat=False)
 
     def steps(self, count: int) -> None:
-        """Runs the module ``count`` times more."""
+        """Run the module ``count`` times more."""
         for _ in range(count):
             begin, run = self._now, len(self.waits)
             self.waits.append(defaultdict(int))
@@ -46,7 +47,7 @@ class TpuRun:
             self._now += self._between
 
     def bytes(self) -> bytes:
-        """The trace as a file's content."""
+        """Return the trace as the content of a file."""
         return self._builder.bytes()
 
     def _play(self, computation: Computation) -> None:
@@ -82,7 +83,7 @@ class TpuRun:
 
 
 def random_tpu_run(compiled: Compiled, rng: random.Random, steps: int) -> TpuRun:
-    """Operations of 1 ps to 40 us; dones wait for up to 300 us, or not at all."""
+    """Return a run with operations of 1 ps to 40 us. Each wait takes up to 300 us, or no time."""
 
     def took(instruction: Instruction) -> int:
         if instruction.opcode.endswith("-done"):

@@ -1,15 +1,15 @@
-"""What a trace must come to, found by looking at every moment of it: slow, plain, and with nothing of hloinspect.
+"""The correct figures of a trace, from every moment of it: slow, plain, and without any code of hloinspect.
 
-It is told what each event is (``Event.what`` and the rest, which are not in the file), cuts the time of a step at every
-start and end of any event, and asks for each piece what runs in it. docs/trace.md says what the figures mean:
+``Event.what`` and other fields that are not in the file say what each event is. The oracle cuts the time of a step at
+every start and end of any event, and checks for each piece what runs in it. docs/trace.md says what the figures mean:
 
 * a step's window is from the first to the last event of one run of the program;
-* compute is everything on the device but collectives, transfers and copies that are no offload;
+* compute is everything on the device except collectives, transfers and copies that are no offload;
 * compute + collective_exposed + exposed + idle = the window;
-* in each gap of the main stream the device comes to one done after the other, in the order in which the program has
-  them before the operation that ends the gap; each transfer is waited for from then until it ends. But if that
-  operation had not been launched when the last of them ended, the gap is the host's. After the last operation the gap
-  goes on to the step's end, and nothing needs launching. A transfer on the main stream is waited for while it lasts.
+* in each gap of the main stream the device reaches one `done` after the other, in the order that the program has before
+  the operation that ends the gap. It waits for each transfer from then until the transfer ends. But if that operation
+  had not been launched when the last of them ended, the gap is the host's. After the last operation the gap lasts until
+  the step's end, and needs no launch. The wait for a transfer on the main stream is its duration.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRANSFERS = ("d2h", "h2d")
 
 @dataclass(slots=True)
 class OracleTransfer:
-    """One transfer in one step, all its runs together, in ps."""
+    """A transfer in one step, all its runs together, in ps."""
 
     events: int = 0
     duration_ps: int = 0
@@ -38,7 +38,7 @@ class OracleTransfer:
 
 @dataclass(slots=True)
 class OracleStep:
-    """The figures of a step, named as those of ``hloinspect.measure.measured.StepFigures``; transfers by start."""
+    """The figures of a step, named as those of ``hloinspect.measure.measured.StepFigures``. Transfers are by start."""
 
     start_ps: int
     end_ps: int
@@ -67,8 +67,11 @@ FIGURES = tuple(name for name in OracleStep.__slots__ if name.endswith("_ps"))
 def measure(
     events: Sequence[Event], awaited_at_end: Sequence[Sequence[int]], *, launches_known: bool = True
 ) -> list[OracleStep]:
-    """The steps of one device, in order. ``awaited_at_end`` are, for each run, the places of the transfers whose dones
-    the main stream meets after its last operation."""
+    """Return the steps of one device in order.
+
+    ``awaited_at_end`` are, for each run, the places of the transfers for which the main stream waits after its last
+    operation.
+    """
     runs: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         runs[event.run].append(event)
@@ -92,7 +95,7 @@ def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launc
 
 
 def _add_piece(step: OracleStep, running: set[str], length: int) -> None:
-    """A piece of the step in which just this runs."""
+    """Add a piece of the step in which exactly these events run."""
     if "both" in running:
         running = running | set(TRANSFERS)
     compute, collective = "compute" in running, "collective" in running
@@ -102,7 +105,7 @@ def _add_piece(step: OracleStep, running: set[str], length: int) -> None:
     step.collective_exposed_ps += length * (collective and not compute)
     step.busy_d2h_ps += length * ("d2h" in running)
     step.busy_h2d_ps += length * ("h2d" in running)
-    step.other_copies_ps += length * ("apart" in running)
+    step.other_copies_ps += length * ("other_copy" in running)
     if not compute and not collective:
         step.exposed_d2h_ps += length * ("d2h" in running)
         step.exposed_h2d_ps += length * ("h2d" in running)
@@ -118,14 +121,14 @@ def _add_transfer(entry: OracleTransfer, event: Event, every: Sequence[Event]) -
     if any(e.start_ps < event.end_ps and event.start_ps < e.end_ps for e in own):
         return  # it shared its own direction
     other = _covered(event, [e for e in every if e.what in (*TRANSFERS, "both") and e.what != event.what])
-    if other * 50 <= event.duration_ps:  # the other direction was off, for all but 2 % of the time at most
+    if other * 50 <= event.duration_ps:  # the other direction was idle, except for 2 % of the time at most
         entry.alone_ps += event.duration_ps
     if other * 2 >= event.duration_ps:
         entry.together_ps += event.duration_ps
 
 
 def _covered(event: Event, others: Sequence[Event]) -> int:
-    """For how long at least one of the others ran while the event did."""
+    """Return for how long at least one of the other events ran while the event did."""
     inside = {m for e in others for m in (e.start_ps, e.end_ps) if event.start_ps < m < event.end_ps}
     moments = sorted({event.start_ps, event.end_ps} | inside)
     pieces = (
@@ -151,7 +154,7 @@ def _add_waits(
 
 
 def _meet_dones(step: OracleStep, awaited: list[Event], begin: int, end: int, then: Event | None) -> None:
-    """A gap, what is waited for in it, and the operation behind it where it matters when that was launched."""
+    """Add a gap, the waits in it, and the operation after it where the time of its launch matters."""
     awaited = [event for event in awaited if begin < event.end_ps <= end]
     if not any(event.what in TRANSFERS for event in awaited):
         return

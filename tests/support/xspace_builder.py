@@ -1,4 +1,4 @@
-"""Builds traces for tests from a readable description. Every one is marked as synthetic by its host's name.
+"""Builder of traces for tests from a readable description. Every trace is marked as synthetic by its host's name.
 
     space = TraceBuilder()
     gpu = space.plane("/device:GPU:0", device_vendor="Nvidia")
@@ -6,7 +6,7 @@
     stream.event("MemcpyD2H", 1_000, 2_000_000, memcpy_details="kind_src:device kind_dst:pinned size:64 dest:0 async:1")
     space.write(tmp_path / "host.xplane.pb")
 
-A text is written as a reference into the table of names, as the profiler does for most; ``Text`` writes it in place.
+A text is written as a reference into the table of names, as the profiler does for most. ``Text`` writes it in place.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class LineBuilder:
         constant: dict[str, Value] | None = None,
         **stats: Value,
     ) -> schema.XEvent:
-        """Adds an event; ``constant`` are statistics of its kind, which is made at the first event of that name."""
+        """Add an event. ``constant`` are statistics of its kind, which is made at the first event of that name."""
         number = self._plane.kind(name, display_name, **(constant or {}))
         event = self.proto.events.add(metadata_id=number, offset_ps=offset_ps, duration_ps=duration_ps)
         self._plane.add_stats(event.stats, stats)
         return event
 
     def aggregated(self, name: str, occurrences: int, duration_ps: int) -> None:
-        """Adds an event that stands for many and has no time of its own."""
+        """Add an event that stands for many and has no time of its own."""
         self.proto.events.add(metadata_id=self._plane.kind(name), num_occurrences=occurrences, duration_ps=duration_ps)
 
 
@@ -117,7 +117,7 @@ class TraceBuilder:
         self.proto.warnings.append(text.encode())
 
     def embed(self, name: str, program_id: int, hlo_proto: bytes, *, id_is_stat: bool = True) -> None:
-        """Adds a module as JAX >= 0.9 does, with its id as a statistic, or as older ones do, in its name and key."""
+        """Add a module as JAX >= 0.9 does, with its id as a statistic, or as older versions do, in its name and key."""
         plane = next((p for p in self.proto.planes if p.name == b"/host:metadata"), None)
         builder = PlaneBuilder(plane) if plane is not None else self.plane("/host:metadata")
         if id_is_stat:

@@ -1,4 +1,4 @@
-"""Interval algebra against a bitmap: one bit a picosecond."""
+"""Interval algebra against a bitmap with one bit for each picosecond."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def bitmap(intervals: list[Span]) -> set[int]:
 
 
 def runs(moments: set[int]) -> list[Span]:
-    """The one way to write a set of moments as sorted, disjoint, non-touching intervals."""
+    """Return a set of moments as sorted, disjoint intervals that do not touch, which is unique."""
     starts = sorted(m for m in moments if m - 1 not in moments)
     ends = sorted(m + 1 for m in moments if m + 1 not in moments)
     return list(zip(starts, ends, strict=True))
@@ -44,7 +44,7 @@ def test_a_difference_is_the_time_that_only_the_first_covers(one: list[Span], ot
 
 
 @given(spans, st.integers(-5, END + 5), st.integers(-5, END + 5))
-def test_the_covered_length_of_a_stretch_counts_its_covered_moments(
+def test_the_covered_length_of_an_interval_counts_its_covered_moments(
     intervals: list[Span], start: int, end: int
 ) -> None:
     assert covered_length(start, end, union(intervals)) == len(bitmap(intervals) & set(range(start, end)))

@@ -1,4 +1,4 @@
-"""Columns of intervals say what the algebra on lists says."""
+"""Columns of intervals, compared with the algebra on lists."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_differences_intersections_and_merged_unions_are_the_same(one: list[Span
 
 
 @given(lists, st.integers(0, END), st.integers(0, END))
-def test_gaps_are_what_is_left_of_a_stretch(pairs: list[Span], start: int, end: int) -> None:
+def test_gaps_are_what_is_left_of_an_interval(pairs: list[Span], start: int, end: int) -> None:
     whole = intervals.union([(start, end)])
     assert pairs_of(gaps(spans(pairs), start, end)) == intervals.subtract(whole, intervals.union(pairs))
 

@@ -47,7 +47,7 @@ def segments(draw: Any) -> Segment:
 
 
 def count(what: Timeline) -> Counter[str]:
-    """Every picosecond of every segment, and what is going on in it."""
+    """Return what runs in every picosecond of every segment, with counts."""
     total: Counter[str] = Counter()
     for segment in what.segments:
         for moment in range(segment.start_ps, segment.end_ps):

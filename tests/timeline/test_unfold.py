@@ -1,4 +1,4 @@
-"""Timelines laid out turn by turn: against loops written out by hand, and against the sums of the folded timeline."""
+"""Timelines written out iteration by iteration, against loops written by hand and the sums of the folded timeline."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from hloinspect.timeline.timeline import (
 from hloinspect.timeline.unfold import Layout, Window, unfold
 from tests.predict.test_against_brute_force import machines, schedules
 from tests.support import brute_force as bf
+from tests.support.thorough import examples
 
 STREAMS = {COMPUTE: "main", WAIT: "main", COLLECTIVE: "communication", D2H: D2H, H2D: H2D}
 
 
 @dataclass(frozen=True)
 class Iterations:
-    """A loop of a made-up step: what its turns hold is segments (lists of intervals from 0 to a length) and loops."""
+    """A loop of a synthetic step. Its iterations hold segments (lists of intervals from 0 to a length) and loops."""
 
     iterations: int
     inside: tuple[Any, ...]
@@ -67,7 +68,7 @@ programs = st.lists(
 
 
 def folded(program: list[Any]) -> Timeline:
-    """A program as the simulator records it: a turn once, where it first happens."""
+    """Return a program as the simulator records it: an iteration once, where it runs first."""
     segments: list[Segment] = []
     folds: list[Fold] = []
 
@@ -90,7 +91,7 @@ def folded(program: list[Any]) -> Timeline:
 
 
 def written_out(program: list[Any]) -> Counter[tuple[int, str, int]]:
-    """Every picosecond in which something of a kind goes on, by running the program turn by turn."""
+    """Return what runs in every picosecond, from running the program iteration by iteration."""
     found: Counter[tuple[int, str, int]] = Counter()
 
     def run(part: Any, begin: int) -> int:
@@ -109,9 +110,9 @@ def written_out(program: list[Any]) -> Counter[tuple[int, str, int]]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(programs)
-def test_turns_come_one_after_the_other_as_if_loops_were_written_out(program: list[Any]) -> None:
+def test_iterations_follow_each_other_as_if_loops_were_written_out(program: list[Any]) -> None:
     found: Counter[tuple[int, str, int]] = Counter()
     starts = []
     for one in unfold(folded(program)):
@@ -122,7 +123,7 @@ def test_turns_come_one_after_the_other_as_if_loops_were_written_out(program: li
     assert starts == sorted(starts)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(programs, st.integers(0, 60))
 def test_what_stays_folded_counts_as_often_as_it_happens(program: list[Any], limit: int) -> None:
     timeline = folded(program)
@@ -143,7 +144,7 @@ def test_what_stays_folded_counts_as_often_as_it_happens(program: list[Any], lim
     assert all(iteration.start_ps < iteration.shown_ps <= iteration.end_ps <= layout.end_ps for iteration in iterations)
 
 
-def test_segments_of_one_loop_take_turns() -> None:
+def test_segments_of_one_loop_alternate() -> None:
     parts = (Segment(3, 0, 2, (span(0, 2, COMPUTE),)), Segment(3, 2, 5, (span(2, 5, D2H, 1),)))
     timeline = Timeline("device", "predicted", parts, (Fold(0, 2, 3, 0, 3, "body"),))
     assert [(one.kind, one.start_ps, one.iterations) for one in unfold(timeline)] == [
@@ -157,7 +158,7 @@ def span(start: int, end: int, kind: str, number: int = 0, *, resumed: bool = Fa
     return Interval(start, end, kind, STREAMS[kind], number, "", resumed)
 
 
-def test_what_a_turns_end_cuts_is_whole_again_and_its_like_in_the_next_turn_is_another() -> None:
+def test_what_an_iterations_end_cuts_is_joined_and_not_with_that_of_the_next_iteration() -> None:
     iteration = (span(0, 3, D2H, 1, resumed=True), span(5, 10, D2H, 1), span(8, 10, COMPUTE))
     parts = (Segment(1, -4, 0, (span(-4, 0, D2H, 1),)), Segment(3, 0, 10, iteration), Segment(1, 10, 12, ()))
     found = list(unfold(Timeline("device", "predicted", parts)))
@@ -165,7 +166,7 @@ def test_what_a_turns_end_cuts_is_whole_again_and_its_like_in_the_next_turn_is_a
     assert [one.start_ps for one in found if one.kind == COMPUTE] == [8, 18, 28]  # alike, but not resumed: two
 
 
-def test_a_folded_loop_shows_one_turn_and_when_the_rest_is_over() -> None:
+def test_a_folded_loop_shows_one_iteration_and_the_end_of_the_others() -> None:
     parts = (
         Segment(50, 0, 10, (span(0, 4, COMPUTE), span(4, 9, H2D, 1))),
         Segment(1, 10, 12, (span(10, 12, COMPUTE),)),
@@ -201,21 +202,22 @@ def test_folds_that_contradict_the_segments_are_refused() -> None:
 
 
 def laid_out(*operations: Operation, **bodies: list[Operation]) -> list[Window]:
-    """A step on a target where a megabyte takes a millisecond."""
+    """Return a step on a target where a megabyte takes a millisecond, written out."""
     machine = bf.Machine()
     simulation = simulate(bf.schedule(list(operations), **bodies), machine.target(), machine.scenario())
     return list(unfold(simulation.timeline))
 
 
-def test_each_copy_of_a_simulated_loop_is_one_stretch_even_when_it_outlives_its_turn() -> None:
-    # A turn waits for the copy of the turn before: copies follow each other without a gap, and each is cut by an end.
+def test_each_copy_of_a_simulated_loop_is_one_interval_even_beyond_its_iteration() -> None:
+    # An iteration waits for the copy of the one before. Copies follow each other without a gap, and each is cut by an
+    # end.
     body: list[Operation] = [bf.done(1), bf.start(1, D2H, 3 * 10**6), bf.work(2 * bf.MS)]
     copies = [one for one in laid_out(Loop("body", None, 7), body=body) if one.kind == D2H]
     assert [(one.start_ps // bf.MS, one.end_ps // bf.MS) for one in copies] == [(3 * n, 3 * n + 3) for n in range(7)]
     assert [one.iterations for one in copies] == [(iteration,) for iteration in range(1, 8)]
 
 
-def test_simulated_loops_in_loops_number_their_turns_from_the_outermost_on() -> None:
+def test_simulated_loops_in_loops_number_their_iterations_from_the_outermost_on() -> None:
     inner: list[Operation] = [bf.start(1, H2D, 3 * 10**6), bf.work(2 * bf.MS), bf.done(1)]
     outer: list[Operation] = [Loop("inner", None, 3), bf.work(bf.MS)]
     found = laid_out(Loop("outer", None, 4), outer=outer, inner=inner)
@@ -228,7 +230,7 @@ def test_simulated_loops_in_loops_number_their_turns_from_the_outermost_on() -> 
     ]
 
 
-def test_a_collective_that_outlives_its_turn_is_one_stretch() -> None:
+def test_a_collective_that_is_longer_than_its_iteration_is_one_interval() -> None:
     body: list[Operation] = [bf.done_of("a"), bf.start_collective("a", 3 * bf.MS), bf.work(bf.MS)]
     found = laid_out(Loop("body", None, 5), body=body)
     runs = [(one.start_ps // bf.MS, one.end_ps // bf.MS) for one in found if one.kind == COLLECTIVE]
@@ -264,7 +266,7 @@ def test_a_done_that_takes_no_time_between_two_loops_is_in_neither() -> None:
 
 
 def unrolled(what: Schedule) -> Schedule:
-    """A schedule with its loops written out."""
+    """Return a schedule with its loops written out."""
 
     def of(name: str) -> list[Operation]:
         found: list[Operation] = []
@@ -286,7 +288,7 @@ def spans_of(windows: list[Window]) -> dict[tuple[str, str, int], list[tuple[int
     return found
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(25, 1000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=2), machines.map(lambda machine: replace(machine, fair=False)))
 def test_a_folded_simulation_laid_out_is_the_simulation_of_the_unrolled_schedule(
     what: Schedule, machine: bf.Machine
@@ -296,13 +298,14 @@ def test_a_folded_simulation_laid_out_is_the_simulation_of_the_unrolled_schedule
     layouts = [Layout(timeline) for timeline in timelines]
     windows, wanted = (list(layout.windows()) for layout in layouts)
     whole = layouts[1].end_ps - layouts[1].start_ps
-    near = whole // 10**6 + 100 * (len(wanted) + 1)  # times of folded turns are rounded, those of a turn's copies equal
+    # times of folded iterations are rounded, those of copies in an iteration are equal
+    near = whole // 10**6 + 100 * (len(wanted) + 1)
     assert abs(layouts[0].end_ps - layouts[0].start_ps - whole) <= near
     found, expected = spans_of(windows), spans_of(wanted)
     for key in {*found, *expected}:
         mine, other = union(found[key]), union(expected[key])
         assert length(subtract(mine, other)) + length(subtract(other, mine)) <= near * (len(other) + 1)
-        if key[0] in (D2H, H2D) and key[2]:  # copies are told apart also where one follows the other
+        if key[0] in (D2H, H2D) and key[2]:  # copies are distinguished also where one follows the other
             mine, other = ([s for s in spans if s[1] - s[0] > 4 * near] for spans in (found[key], expected[key]))
             assert len(mine) == len(other)
     marks, others = (list(layout.marks()) for layout in layouts)

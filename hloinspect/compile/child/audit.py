@@ -1,4 +1,4 @@
-"""What a step asks of host memory, read from its jaxpr (run in the child process, where jax is).
+"""What a step requests of host memory, read from its jaxpr (run in the child process, where jax is).
 
 The jaxpr has what StableHLO and HLO have lost: checkpoint names, which placement a policy made, and what brings which
 value back, through scan, remat, cond and calls. It is walked as it runs, each call of a function by itself, and read
@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from types import FrameType
+from typing import Literal
 
+from hloinspect.compile.child.jax_types import Equation, Jaxpr, Lowered, Placing, Variable
 from hloinspect.compile.child.names import _inner_jaxprs as inner_jaxprs
 from hloinspect.compile.child.names import _is_host as is_host
 from hloinspect.compile.child.names import _user_frame as user_frame
@@ -47,13 +49,13 @@ class _Where:
     on_host: bool = False  # inside compute_on
 
 
-def requested_of(jaxpr: Any, lowered: Any, policies: Mapping[str, Place | None]) -> dict[str, Any]:
-    """What a step asks, as the manifest has it: that of ``flow.wishes_to_json``, and the names that policies offload.
+def requested_of(jaxpr: Jaxpr, lowered: Lowered, policies: Mapping[str, Place | None]) -> dict[str, object]:
+    """Return what a step requests, as the manifest has it, and the names that policies offload.
 
     ``jaxpr`` is that of the traced step, ``lowered`` what it was lowered to, which says which arguments are left, and
     ``policies`` has each name of a policy with the line that makes it. A step that is too large has a ``gap``.
     """
-    body = getattr(jaxpr, "jaxpr", jaxpr)
+    body: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     kept = _kept_arguments(lowered, len(body.invars))
     arguments, results = _entry_values(body, lowered, kept)
     walker = _Walker()
@@ -68,16 +70,16 @@ def requested_of(jaxpr: Any, lowered: Any, policies: Mapping[str, Place | None])
     return {**flow.placements_to_json(placements), "policies": offloaded}
 
 
-def _kept_arguments(lowered: Any, count: int) -> Mapping[int, int]:
-    """The place among the compiled step's arguments of each of the function's: unused ones are left out."""
+def _kept_arguments(lowered: Lowered, count: int) -> Mapping[int, int]:
+    """Return the place among the compiled step's arguments of each of the function's: unused ones are left out."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     kept = compile_args.get("kept_var_idx")
     return {number: place for place, number in enumerate(range(count) if kept is None else sorted(kept))}
 
 
-def _entry_values(body: Any, lowered: Any, kept: Mapping[int, int]) -> tuple[list[EntryValue], list[EntryValue]]:
-    """Arguments and results that are asked for in host memory, by the types that the user's shardings gave them, or by
-    the shardings themselves."""
+def _entry_values(body: Jaxpr, lowered: Lowered, kept: Mapping[int, int]) -> tuple[list[EntryValue], list[EntryValue]]:
+    """Return arguments and results that are requested in host memory, by the types that the user's shardings gave them,
+    or by the shardings themselves."""
     compile_args = getattr(getattr(lowered, "_lowering", None), "compile_args", {})
     given = dict(zip(sorted(kept), compile_args.get("in_shardings", ()), strict=False))
     returned = dict(enumerate(compile_args.get("out_shardings", ())))
@@ -96,13 +98,13 @@ def _entry_values(body: Any, lowered: Any, kept: Mapping[int, int]) -> tuple[lis
 
 
 def _entry_value(
-    kind: Literal["argument", "result"], number: int, names: Sequence[str] | None, place: int, var: Any
+    kind: Literal["argument", "result"], number: int, names: Sequence[str] | None, place: int, var: Variable
 ) -> EntryValue:
     name = names[place] if names is not None and place < len(names) else ""
     return EntryValue(kind, number, str(name or ""), *_type(var))
 
 
-def _type(var: Any) -> tuple[str, tuple[int, ...]]:
+def _type(var: Variable) -> tuple[str, tuple[int, ...]]:
     aval = var.aval
     try:
         return _hlo_dtype(str(aval.dtype)), tuple(int(size) for size in aval.shape)
@@ -111,20 +113,20 @@ def _type(var: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _hlo_dtype(dtype: str) -> str:
-    from hloinspect.offload.names import hlo_dtype
+    from hloinspect.offload.names import hlo_type_name
 
-    return hlo_dtype(dtype)
+    return hlo_type_name(dtype)
 
 
-def _on_host(var: Any) -> bool | None:
-    """True of a value that is in host memory by its type. None of all others: what follows from an argument that a
-    sharding of ``jit`` puts there has the type of a value on the device."""
+def _on_host(var: Variable) -> bool | None:
+    """Return True for a value that is in host memory by its type, None for all others: what follows from an argument
+    that a sharding of ``jit`` puts there has the type of a value on the device."""
     return True if getattr(getattr(var.aval, "memory_space", None), "name", "") == "Host" else None
 
 
 class _Walker:
     """Walks a jaxpr into ``graph``. ``names`` are the checkpoint names that values bear, with where they are given,
-    ``computes`` the lines that ask for computation on the host."""
+    ``computes`` the lines that request computation on the host."""
 
     def __init__(self) -> None:
         self.graph = Flow()
@@ -132,14 +134,14 @@ class _Walker:
         self.computes: list[Place | None] = []
         self._seen = 0
 
-    def run(self, body: Any, kept: Mapping[int, int], on_host: Collection[int]) -> None:
+    def run(self, body: Jaxpr, kept: Mapping[int, int], on_host: Collection[int]) -> None:
         given = []
         for number, var in enumerate(body.invars):
             place = kept.get(number, -1)
             given.append(self.graph.add(Node(flow.ARGUMENT, [], *_type(var), place in on_host, number=place)))
         self.graph.results = self._body(body, given, _Where())
 
-    def _body(self, body: Any, given: Sequence[int], where: _Where) -> list[int]:
+    def _body(self, body: Jaxpr, given: Sequence[int], where: _Where) -> list[int]:
         """Walk a jaxpr with its arguments; the nodes of its results."""
         values = dict(zip(body.invars, given, strict=True))
         for var in body.constvars:
@@ -155,12 +157,12 @@ class _Walker:
                 self.graph.effects.extend((*inputs, *made))
         return [self._value(values, var) for var in body.outvars]
 
-    def _value(self, values: Mapping[Any, int], var: Any) -> int:
+    def _value(self, values: Mapping[Variable, int], var: Variable) -> int:
         if hasattr(var, "val"):  # a Literal
             return self.graph.add(Node(flow.CONSTANT, [], *_type(var), False))
         return values[var]
 
-    def _equation(self, equation: Any, inputs: list[int], where: _Where) -> list[int]:
+    def _equation(self, equation: Equation, inputs: list[int], where: _Where) -> list[int]:
         primitive = equation.primitive.name
         if primitive == "device_put":
             return self._puts(equation, inputs, where)
@@ -182,17 +184,19 @@ class _Walker:
             self._note_compute(equation)
         return [self._node(flow.OPERATION, inputs, var, equation) for var in equation.outvars]
 
-    def _node(self, kind: flow.NodeKind, inputs: list[int], var: Any, equation: Any, barrier: bool = False) -> int:
+    def _node(
+        self, kind: flow.NodeKind, inputs: list[int], var: Variable, equation: Equation, barrier: bool = False
+    ) -> int:
         place = _place(equation) if equation is not None else None
         return self.graph.add(Node(kind, inputs, *_type(var), _on_host(var), place, barrier=barrier))
 
-    def _named(self, equation: Any, given: int) -> int:
+    def _named(self, equation: Equation, given: int) -> int:
         name, place = str(equation.params["name"]), _place(equation)
         self.names.setdefault(name, place)
         node = Node(flow.SAME, [given], *_type(equation.outvars[0]), _on_host(equation.outvars[0]), place, name)
         return self.graph.add(node)
 
-    def _puts(self, equation: Any, inputs: list[int], where: _Where) -> list[int]:
+    def _puts(self, equation: Equation, inputs: list[int], where: _Where) -> list[int]:
         made = []
         wanted = equation.params.get("devices") or (None,) * len(inputs)
         copies = equation.params.get("copy_semantics") or (None,) * len(inputs)
@@ -210,7 +214,7 @@ class _Walker:
 
     # ---- what runs other jaxprs
 
-    def _call(self, equation: Any, inner: list[Any], inputs: list[int], where: _Where) -> list[int]:
+    def _call(self, equation: Equation, inner: list[Jaxpr], inputs: list[int], where: _Where) -> list[int]:
         primitive, body = equation.primitive.name, inner[0]
         if primitive == "scan":
             return self._scan(equation, body, inputs, where)
@@ -228,10 +232,10 @@ class _Walker:
             return self._body(body, inputs, where)
         return self._opaque(equation, inner, inputs, where)
 
-    def _barrier(self, given: int, var: Any) -> int:
+    def _barrier(self, given: int, var: Variable) -> int:
         return self._node(flow.SAME, [given], var, None, barrier=True)
 
-    def _scan(self, equation: Any, body: Any, inputs: list[int], where: _Where) -> list[int]:
+    def _scan(self, equation: Equation, body: Jaxpr, inputs: list[int], where: _Where) -> list[int]:
         carried = len(body.outvars) - _stacked(equation.outvars, body.outvars)
         last = len(inputs) - _stacked(equation.invars, body.invars)
         first = last - carried
@@ -249,14 +253,14 @@ class _Walker:
         ]
         return [*merges, *stacks]
 
-    def _merges(self, inputs: Sequence[int], variables: Sequence[Any]) -> list[int]:
+    def _merges(self, inputs: Sequence[int], variables: Sequence[Variable]) -> list[int]:
         return [self._node(flow.MERGE, [given], var, None) for given, var in zip(inputs, variables, strict=True)]
 
     def _carry(self, merges: Sequence[int], made: Sequence[int]) -> None:
         for merge, left in zip(merges, made, strict=True):
             self.graph.nodes[merge].inputs.append(left)
 
-    def _while(self, equation: Any, inputs: list[int], where: _Where) -> list[int]:
+    def _while(self, equation: Equation, inputs: list[int], where: _Where) -> list[int]:
         params = equation.params
         test, body = (getattr(params[key], "jaxpr", params[key]) for key in ("cond_jaxpr", "body_jaxpr"))
         tested, used = params["cond_nconsts"], params["body_nconsts"]
@@ -265,13 +269,13 @@ class _Walker:
         inside = replace(where, counted=False)
         decided = self._body(test, [*inputs[:tested], *merges], inside)
         self._carry(merges, self._body(body, [*inputs[tested:start], *merges], inside))
-        # how often it turns decides every result
+        # the number of its iterations decides every result
         return [
             self._node(flow.MERGE, [*decided, merge], var, None)
             for merge, var in zip(merges, equation.outvars, strict=True)
         ]
 
-    def _branches(self, equation: Any, inner: list[Any], inputs: list[int], where: _Where) -> list[int]:
+    def _branches(self, equation: Equation, inner: list[Jaxpr], inputs: list[int], where: _Where) -> list[int]:
         inside = replace(where, conditional=True)
         made = [self._body(branch, inputs[1:], inside) for branch in inner]
         return [
@@ -279,50 +283,51 @@ class _Walker:
             for place, var in enumerate(equation.outvars)
         ]
 
-    def _opaque(self, equation: Any, inner: list[Any], inputs: list[int], where: _Where) -> list[int]:
-        """Something that runs other jaxprs in a way that is not known: each result may come from each argument."""
+    def _opaque(self, equation: Equation, inner: list[Jaxpr], inputs: list[int], where: _Where) -> list[int]:
+        """Add what runs other jaxprs in an unknown way: each result may come from each argument."""
         everything = [*inputs]
         for body in inner:
             given = [self._node(flow.OPERATION, inputs, var, equation) for var in body.invars]
             everything += self._body(body, given, replace(where, counted=False))
         return [self._node(flow.OPERATION, everything, var, equation) for var in equation.outvars]
 
-    def _note_compute(self, equation: Any) -> None:
+    def _note_compute(self, equation: Equation) -> None:
         self.computes.append(_place(equation))
 
 
-def _kind_of(place: Any) -> str:
-    """The memory kind that a ``device_put`` asks for: of a sharding, or a ``jax.memory.Space``; "" of a device."""
+def _kind_of(place: Placing) -> str:
+    """Return the memory kind that a ``device_put`` requests: of a sharding, or a ``jax.memory.Space``; "" of a
+    device."""
     kind = getattr(place, "memory_kind", None)
     if kind is None and type(place).__name__ in ("MemorySpace", "Space"):
         kind = getattr(place, "name", None)
     return str(kind or "")
 
 
-def _is_policys(place: Any, copy: Any) -> bool:
-    """Whether a policy of ``jax.checkpoint`` made a placement: those name a memory space alone and always copy
+def _is_policys(place: Placing, copy: object) -> bool:
+    """Return whether a policy of ``jax.checkpoint`` made a placement: those name a memory space alone and always copy
     (jax/_src/interpreters/partial_eval.py, where residuals are offloaded)."""
     by_space = not hasattr(place, "device_set")
     return by_space and getattr(copy, "name", "ALWAYS_COPY") == "ALWAYS_COPY"
 
 
-def _stacked(entry_value: Sequence[Any], inner: Sequence[Any]) -> int:
-    """How many of a scan's operands (or results) are cut into slices (or stacked): they have a dimension more outside
-    and stand last. Which of the others are carried is told by parameters that changed their names in jax 0.12."""
+def _stacked(entry_value: Sequence[Variable], inner: Sequence[Variable]) -> int:
+    """Return how many of a scan's operands (or results) are cut into slices (or stacked): they have a dimension more
+    outside and stand last. Parameters say which of the others are carried: they changed their names in jax 0.12."""
     return sum(len(_type(one)[1]) > len(_type(other)[1]) for one, other in zip(entry_value, inner, strict=True))
 
 
-def _prevents_cse(equation: Any) -> bool:
+def _prevents_cse(equation: Equation) -> bool:
     wanted = equation.params.get("prevent_cse")
     return any(wanted) if isinstance(wanted, tuple | list) else bool(wanted)
 
 
-def _computes_on_host(equation: Any) -> bool:
+def _computes_on_host(equation: Equation) -> bool:
     kind = equation.params.get("compute_type") or getattr(getattr(equation, "ctx", None), "compute_type", None)
     return isinstance(kind, str) and _OF_THE_HOST in kind
 
 
-def _place(equation: Any) -> Place | None:
+def _place(equation: Equation) -> Place | None:
     frame = user_frame(equation)
     if frame is None:
         return None
@@ -330,7 +335,7 @@ def _place(equation: Any) -> Place | None:
 
 
 def call_site() -> Place | None:
-    """The line of the user's code that is running, while one of JAX's functions is replaced by ours."""
+    """Return the line of the user's code that is running, while one of JAX's functions is replaced by ours."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # hloinspect/compile
     for found in _frames(sys._getframe(1)):
         file = found.f_code.co_filename
@@ -339,7 +344,7 @@ def call_site() -> Place | None:
     return None
 
 
-def _frames(frame: Any) -> Iterator[Any]:
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

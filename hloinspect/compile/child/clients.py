@@ -8,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from hloinspect.compile.child import target_config
+from hloinspect.compile.child.jax_types import Device, Topology
+from hloinspect.compile.protocol import Compilation
 
 EXTRA = {"gpu": "cuda", "tpu": "tpu"}
 """The extra of hloinspect that brings what each platform needs."""
@@ -22,43 +23,43 @@ class ClientError(Exception):
     """There are no such devices: its text is the one line that the user sees."""
 
 
-def target_devices(request: dict[str, Any], note: Callable[[str], None]) -> list[Any]:
-    """The compile-only devices that a child's ``request`` asks for, as many as the step is to see.
+def target_devices(compilation: Compilation, note: Callable[[str], None]) -> list[Device]:
+    """Return the compile-only devices that are requested, as many as the step is to see.
 
     ``note`` is called with what a reader of the manifest should know. Raises ClientError.
     """
-    platform = request["platform"]
+    platform = compilation.platform
     if plugin_version(platform) is None:
         names = " or ".join(_PLUGINS[platform])
         install = f"pip install 'hloinspect[{EXTRA[platform]}]'"
-        raise ClientError(f"compiling for {request['target']} needs {names}; install it with: {install}")
-    topology = _tpu_topology(request) if platform == "tpu" else _gpu_topology(request, note)
-    return list(topology.devices)[: request["devices"]]
+        raise ClientError(f"compiling for {compilation.target} needs {names}; install it with: {install}")
+    topology = _tpu_topology(compilation) if platform == "tpu" else _gpu_topology(compilation, note)
+    return list(topology.devices)[: compilation.devices]
 
 
-def _tpu_topology(request: dict[str, Any]) -> Any:
+def _tpu_topology(compilation: Compilation) -> Topology:
     from jax.experimental.topologies import get_topology_desc
 
-    return get_topology_desc(request["topology"], platform="tpu")
+    return get_topology_desc(compilation.topology, platform="tpu")
 
 
-def _gpu_topology(request: dict[str, Any], note: Callable[[str], None]) -> Any:
-    """The topology, without the target-config fields that this jaxlib does not know (its parser names each)."""
+def _gpu_topology(compilation: Compilation, note: Callable[[str], None]) -> Topology:
+    """Return the topology, without the target-config fields that this jaxlib does not know (its parser names each)."""
     from jax.experimental.topologies import get_topology_desc
 
-    text: str = request["target_config"]
+    text = compilation.target_config or ""
     dropped: list[str] = []
     while True:
         try:
             with _captured_stderr() as log:
-                topology = get_topology_desc(platform="cuda", target_config=text, topology=request["topology"])
+                topology = get_topology_desc(platform="cuda", target_config=text, topology=compilation.topology)
         except Exception as error:
             name = target_config.unknown_field(log()) or ""
             shorter = target_config.without_field(text, name) if name else text
             if shorter == text:
                 first_line = str(error).strip().partition("\n")[0]
                 raise ClientError(
-                    f"XLA cannot make the topology of {request['target']}: {first_line} {log()}"
+                    f"XLA cannot make the topology of {compilation.target}: {first_line} {log()}"
                 ) from error
             text = shorter
             dropped.append(name)
@@ -86,7 +87,7 @@ def _captured_stderr() -> Iterator[Callable[[], str]]:
 
 
 def plugin_version(platform: str) -> str | None:
-    """Name and version of the package that brings XLA's compiler for ``platform``, None where there is none."""
+    """Return name and version of the package that brings XLA's compiler for ``platform``, None where there is none."""
     for name in _PLUGINS[platform]:
         found = version(name)
         if found is not None:
@@ -95,7 +96,7 @@ def plugin_version(platform: str) -> str | None:
 
 
 def version(distribution: str) -> str | None:
-    """The installed version of a package, None where it is not installed."""
+    """Return the installed version of a package, None where it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -11,12 +11,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hloinspect.compile import environment
 from hloinspect.compile.child import libraries, toolkit
 from hloinspect.compile.child.handed_over import HandedOver, handed_over
-from hloinspect.compile.flags import name_of_flag
+from hloinspect.compile.child.jax_types import Lowered
+from hloinspect.compile.flags import Option, name_of_flag
+from hloinspect.compile.protocol import Compilation
 from hloinspect.inputs.manifest import NOTE_NOT_IN_EFFECT, Configuration
 
 NOTE_UNKNOWN = (
@@ -54,7 +55,7 @@ class Before:
 
     environ: dict[str, str]
     loaded_environ: dict[str, str]
-    jax: dict[str, Any]
+    jax: dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,47 +64,47 @@ class Decided:
     target; None where nothing can be kept, and then ``why_not_kept`` is a note on it."""
 
     configuration: Configuration
-    of_key: dict[str, Any] | None
+    of_key: dict[str, object] | None
     why_not_kept: str
 
 
 def decided(
-    request: Mapping[str, Any],
+    compilation: Compilation,
     before: Before,
-    lowered: Any,
-    options: Mapping[str, Any],
+    lowered: Lowered,
+    options: Mapping[str, Option],
     stablehlo: str,
     cuda: Path | None,
 ) -> Decided:
-    """Return what decides the compilation of ``lowered`` with ``options``, which are those of the request and
-    hloinspect's own."""
-    own = frozenset(options.keys() - request["compiler_options"].keys())
-    named_as_flags = {name_of_flag(flag) for flag in request["xla_flags"]}
+    """Return what decides the compilation of ``lowered`` with ``options``, which are those of the compilation
+    and hloinspect's own."""
+    own = frozenset(options.keys() - compilation.compiler_options.keys())
+    named_as_flags = {name_of_flag(flag) for flag in compilation.xla_flags}
     handed = handed_over(lowered, options, named_as_flags, own)
-    manifest = _configuration(request, before, handed)
+    manifest = _configuration(compilation, before, handed)
     if handed is None:
         return Decided(manifest, None, NOTE_UNKNOWN)
     if reason := _why_not_kept(handed, before, stablehlo, own):
         return Decided(manifest, None, f"{_NOT_KEPT}: {reason}")
-    return Decided(manifest, _of_key(request, before, handed, cuda), "")
+    return Decided(manifest, _of_key(compilation, before, handed, cuda), "")
 
 
-def _configuration(request: Mapping[str, Any], before: Before, handed: HandedOver | None) -> Configuration:
+def _configuration(compilation: Compilation, before: Before, handed: HandedOver | None) -> Configuration:
     import jax
 
-    values, target_config = jax.config.values, request["target_config"]
+    values, target_config = jax.config.values, compilation.target_config
     variables = environment.named(_environment(before))
     return Configuration(
         compile_options=handed.named if handed else {},
         compile_options_sha256=handed.comparable if handed else None,
         jax=_set_in_jax(before, values),
         environment={name: value for name, value in variables.items() if name.lower() not in values},
-        libraries=libraries.compilers(request["platform"], before.loaded_environ),
+        libraries=libraries.compilers(compilation.platform, before.loaded_environ),
         target_config_sha256=None if target_config is None else hashlib.sha256(target_config.encode()).hexdigest(),
     )
 
 
-def _of_key(request: Mapping[str, Any], before: Before, handed: HandedOver, cuda: Path | None) -> dict[str, Any]:
+def _of_key(compilation: Compilation, before: Before, handed: HandedOver, cuda: Path | None) -> dict[str, object]:
     now = environment.deciding(os.environ)
     paths = [path for text in now.values() for path in environment.paths_in(text)]
     paths += [path for value in handed.given.values() if (path := _path(value)) is not None]
@@ -111,7 +112,7 @@ def _of_key(request: Mapping[str, Any], before: Before, handed: HandedOver, cuda
         "compile_options": handed.whole,
         "environment": environment.deciding(before.environ),
         "environment_now": now,
-        "libraries": libraries.states(request["platform"], before.loaded_environ),
+        "libraries": libraries.states(compilation.platform, before.loaded_environ),
         "files": [libraries.state_of(path) for path in paths if path.is_file()],
         "toolkit": [libraries.state_of(path) for path in toolkit.parts(cuda)] if cuda else [],
     }
@@ -153,7 +154,7 @@ def _environment(before: Before) -> dict[str, str]:
     return before.environ | changed
 
 
-def _set_in_jax(before: Before, values: Mapping[str, Any]) -> dict[str, str]:
+def _set_in_jax(before: Before, values: Mapping[str, object]) -> dict[str, str]:
     """Return JAX's configuration that a variable or the step's code has set, as text."""
     return {
         name: str(value)

@@ -20,9 +20,22 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout
 
+from hloinspect.compile.child.jax_types import (
+    ArrayLike,
+    Aval,
+    Call,
+    Class,
+    Device,
+    Jaxpr,
+    Mesh,
+    Params,
+    Placing,
+    Sharding,
+)
 from hloinspect.compile.child.placed import is_typed, places_of_results
 from hloinspect.compile.child.private import module, on_target, private, replace_everywhere
 from hloinspect.compile.child.target_array import KnownValue, TargetArray
+from hloinspect.compile.flags import Option
 
 VALUE_BYTES = 16 << 20
 """A program whose values are larger than this, all its intermediate ones together, is not run on the CPU."""
@@ -35,6 +48,12 @@ LONG_EQUATIONS = 50
 
 ABSTRACT = (jax.ShapeDtypeStruct, TargetArray)
 
+Execution = Callable[..., list[ArrayLike]]
+"""A compiled program that can be called."""
+
+CallResult = tuple[list[ArrayLike], None, None, list[object]]
+"""What JAX's call of a jitted function returns: results, executable, profiler, constants."""
+
 _QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """Flags for programs of which only the shardings of the results are read. Code generation does not change them."""
 
@@ -44,14 +63,14 @@ class Compiling:
     """How eager programs are compiled: for the target's ``devices``, with compiler ``options``. ``note`` is called with
     what the manifest should say, ``say`` with what takes long."""
 
-    devices: tuple[Any, ...]
-    options: Mapping[str, Any]
+    devices: tuple[Device, ...]
+    options: Mapping[str, Option]
     note: Callable[[str], None]
     say: Callable[[str], None]
 
 
 def answer_calls(compiling: Compiling) -> None:
-    """From here on calling a program that is for the target gives arrays without values."""
+    """Let a call of a program that is for the target return arrays without values, from here on."""
     _answer_executions()
     _answer_jitted_calls(compiling)
 
@@ -62,10 +81,10 @@ def answer_calls(compiling: Compiling) -> None:
 def _answer_executions() -> None:
     """Give a compiled program of the target results instead of an execution."""
     executable = private("interpreters.pxla", "UnloadedMeshExecutable")
-    build = executable.build_unsafe_call
+    build: Callable[..., Execution] = executable.build_unsafe_call
 
     @functools.wraps(build)
-    def build_call(self: Any) -> Any:
+    def build_call(self: Class) -> Execution:
         if not on_target(self.device_list[0]):
             return build(self)
         places = zip(self.output_avals, self.output_shardings, strict=True)
@@ -75,7 +94,7 @@ def _answer_executions() -> None:
     executable.build_unsafe_call = build_call
 
 
-def _array(aval: Any, sharding: Any, committed: bool = True, layout: Any = None) -> Any:
+def _array(aval: Aval, sharding: Sharding, committed: bool = True, layout: Placing = None) -> ArrayLike:
     """Return the array that a program gives for one of its results. ``sharding`` may be JAX's "unspecified"."""
     if not hasattr(aval, "dtype"):
         return private("core", "token")
@@ -101,10 +120,10 @@ def _array(aval: Any, sharding: Any, committed: bool = True, layout: Any = None)
 
 
 def _answer_jitted_calls(compiling: Compiling) -> None:
-    call = private("pjit", "_pjit_call_impl_python")
+    call: Callable[..., CallResult] = private("pjit", "_pjit_call_impl_python")
 
     @functools.wraps(call)
-    def call_or_shapes(*args: Any, jaxpr: Any, **params: Any) -> Any:
+    def call_or_shapes(*args: ArrayLike, jaxpr: Jaxpr, **params: Any) -> CallResult:
         args = tuple(map(_without_struct, args))
         if not _is_for_target(args, jaxpr, params):
             return call(*args, jaxpr=jaxpr, **params)
@@ -113,15 +132,15 @@ def _answer_jitted_calls(compiling: Compiling) -> None:
     replace_everywhere(call, call_or_shapes)
 
 
-def _without_executable(results: Sequence[Any]) -> Any:
+def _without_executable(results: Sequence[ArrayLike]) -> CallResult:
     """Return what JAX's call returns: results, executable, profiler, constants. Without an executable C++ has no fast
     path."""
     return list(results), None, None, []
 
 
 def _results(
-    call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any], compiling: Compiling
-) -> Sequence[Any]:
+    call: Call, args: Sequence[ArrayLike], jaxpr: Jaxpr, params: Params, compiling: Compiling
+) -> Sequence[ArrayLike]:
     """Return the results of a call of a program that is for the target."""
     places = params["out_shardings"] if _all_placed(params["out_shardings"]) else None
     if places is None and any(_is_unknown(arg) for arg in args):
@@ -142,7 +161,7 @@ def _results(
     return results if values is None else _with_values(results, values)
 
 
-def _agree_on_devices(args: Sequence[Any], params: Mapping[str, Any], inner: Sequence[Any]) -> bool:
+def _agree_on_devices(args: Sequence[ArrayLike], params: Params, inner: Sequence[Sharding]) -> bool:
     """Return whether all that names devices names the same ones, in the same order."""
     named = [arg.sharding for arg in args if getattr(arg, "_committed", False)]
     named += [place for place in (*params["in_shardings"], *params["out_shardings"], *inner) if _all_placed([place])]
@@ -153,7 +172,7 @@ def _agree_on_devices(args: Sequence[Any], params: Mapping[str, Any], inner: Seq
     return len(devices) < 2
 
 
-def _without_struct(arg: Any) -> Any:
+def _without_struct(arg: ArrayLike) -> ArrayLike:
     """Return an array for a shape, which a jitted function may be called with: it is taken to be on that sharding."""
     if not isinstance(arg, jax.ShapeDtypeStruct):
         return arg
@@ -161,15 +180,15 @@ def _without_struct(arg: Any) -> Any:
     return TargetArray(arg.shape, arg.dtype, sharding=arg.sharding, weak_type=arg.weak_type, memory_space=space)
 
 
-def _is_unknown(arg: Any) -> bool:
+def _is_unknown(arg: ArrayLike) -> bool:
     return isinstance(arg, TargetArray) and arg.sharding is None
 
 
-def _all_placed(shardings: Sequence[Any]) -> bool:
+def _all_placed(shardings: Sequence[Sharding]) -> bool:
     return all(isinstance(sharding, jax.sharding.Sharding) for sharding in shardings)
 
 
-def _is_for_target(args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any]) -> bool:
+def _is_for_target(args: Sequence[ArrayLike], jaxpr: Jaxpr, params: Params) -> bool:
     """Return whether JAX would run a call on the target: because of an argument, a sharding outside or inside of it,
     the mesh or default device that is set, or a memory space (the CPU's are not the target's)."""
     if any(isinstance(arg, TargetArray) for arg in args):
@@ -181,21 +200,21 @@ def _is_for_target(args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any]) -
     return bool(moves) and not any(getattr(arg, "_committed", False) for arg in args)
 
 
-def _inner_shardings(jaxpr: Any) -> list[Any]:
+def _inner_shardings(jaxpr: Jaxpr) -> list[Sharding]:
     return [sharding for sharding, _ in private("dispatch", "get_intermediate_shardings")(_open(jaxpr))]
 
 
-def _open(jaxpr: Any) -> Any:
+def _open(jaxpr: Jaxpr) -> Jaxpr:
     """Return the jaxpr inside of a closed one: versions of JAX differ in which they hand around."""
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def _has_ambient_target(params: Mapping[str, Any]) -> bool:
+def _has_ambient_target(params: Params) -> bool:
     mesh, default = params.get("ctx_mesh"), private("config", "default_device").value
     return any(on_target(device) for device in (*_first_device(mesh), default))
 
 
-def _first_device(mesh: Any) -> list[Any]:
+def _first_device(mesh: Mesh) -> list[Device]:
     """Return one device of a mesh, none where it is empty or abstract."""
     try:
         return list(mesh.devices.flat[:1])
@@ -204,7 +223,7 @@ def _first_device(mesh: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _default_device(device: Any) -> Iterator[None]:
+def _default_device(device: Device) -> Iterator[None]:
     """Set JAX's default device, unless the program has set one of the target's itself."""
     if on_target(private("config", "default_device").value):
         yield
@@ -214,8 +233,8 @@ def _default_device(device: Any) -> Iterator[None]:
 
 
 def _compiled_results(
-    call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any], compiling: Compiling
-) -> Sequence[Any]:
+    call: Call, args: Sequence[ArrayLike], jaxpr: Jaxpr, params: Params, compiling: Compiling
+) -> Sequence[ArrayLike]:
     """Return the results of a call that JAX compiles for the target. Where XLA refuses the program, their shardings are
     not known, which is noted."""
     if len(_open(jaxpr).eqns) > LONG_EQUATIONS:
@@ -225,7 +244,7 @@ def _compiled_results(
     while True:
         own = {"compiler_options_kvs": (*options.items(), *given)}
         try:
-            results: Sequence[Any] = call(*args, jaxpr=jaxpr, **{**params, **own})[0]
+            results: Sequence[ArrayLike] = call(*args, jaxpr=jaxpr, **{**params, **own})[0]
         except jax.errors.JaxRuntimeError as error:
             refused = re.search(r"No such compile option: '(\w+)'", str(error))
             if refused and refused[1] in options:
@@ -241,7 +260,7 @@ def _compiled_results(
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _values(call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any]) -> KnownValue | None:
+def _values(call: Call, args: Sequence[ArrayLike], jaxpr: Jaxpr, params: Params) -> KnownValue | None:
     """Return what makes the results of a call on the CPU, as a sequence. None where not all arguments have values,
     where the program names devices or memories inside, or where it or its past is not small."""
     known = [arg.known_value if isinstance(arg, TargetArray) else arg for arg in args]
@@ -254,7 +273,7 @@ def _values(call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any
     if depth > MOST_PROGRAMS or _bytes_of(jaxpr.in_avals) + _bytes_within(_open(jaxpr)) > VALUE_BYTES:
         return None
 
-    def run() -> Any:
+    def run() -> Sequence[ArrayLike]:
         unspecified = private("sharding_impls", "UNSPECIFIED")
         anywhere = {name: (unspecified,) * len(params[name]) for name in ("in_shardings", "out_shardings")}
         values = [value.get() if isinstance(value, KnownValue) else value for value in known]
@@ -262,28 +281,29 @@ def _values(call: Any, args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any
         with jax.default_device(cpu):
             kept = (False,) * len(params["donated_invars"])  # another program may need the value
             empty = {**params, **anywhere, "donated_invars": kept, "ctx_mesh": module("mesh").empty_concrete_mesh}
-            return call(*values, jaxpr=jaxpr, **empty)[0]
+            results: Sequence[ArrayLike] = call(*values, jaxpr=jaxpr, **empty)[0]
+            return results
 
     return KnownValue(run, depth)
 
 
-def _is_plain(aval: Any) -> bool:
+def _is_plain(aval: Aval) -> bool:
     """Return whether one device of this machine can hold such a value: no key, and no type that names a mesh."""
     return hasattr(aval, "dtype") and not jnp.issubdtype(aval.dtype, jax.dtypes.extended) and not is_typed(aval)
 
 
-def _bytes_within(jaxpr: Any) -> int:
+def _bytes_within(jaxpr: Jaxpr) -> int:
     """Return the bytes of all values that a program makes, each once, however often a loop makes it."""
     own = sum(_bytes_of(variable.aval for variable in equation.outvars) for equation in jaxpr.eqns)
     return own + sum(_bytes_within(_open(inner)) for inner in module("core").subjaxprs(jaxpr))
 
 
-def _bytes_of(avals: Iterable[Any]) -> int:
+def _bytes_of(avals: Iterable[Aval]) -> int:
     sized = [aval for aval in avals if hasattr(getattr(aval, "dtype", None), "itemsize")]
     return sum(math.prod(aval.shape) * int(aval.dtype.itemsize) for aval in sized)
 
 
-def _with_values(results: Sequence[Any], values: KnownValue) -> Sequence[Any]:
+def _with_values(results: Sequence[ArrayLike], values: KnownValue) -> Sequence[ArrayLike]:
     def value(index: int) -> KnownValue:
         return KnownValue(lambda: values.get()[index], values.depth)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Iterable
-from typing import Any
 
 import jax
+
+from hloinspect.compile.child.jax_types import MlirAttributes, MlirModule, MlirType, Module, Options
 
 READ_BY_XLA = (0, 10)
 """The first version of jax whose compiler needs no help."""
@@ -21,22 +22,24 @@ _HOST_KIND, _HOST_SPACE = '"pinned_host"', "S(5)"
 
 
 def keep_memory_kinds() -> None:
-    """From here on every module is compiled with the layouts that its memory kinds ask for. Nothing where jax is
+    """Compile every module with the layouts that its memory kinds request, from here on. Nothing changes where jax is
     new enough, or where a module has nothing in host memory."""
     if jax.__version_info__ >= READ_BY_XLA:
         return
-    compiler: Any = importlib.import_module("jax._src.compiler")
+    compiler: Module = importlib.import_module("jax._src.compiler")
     compile_and_load = compiler.backend_compile_and_load
 
     @functools.wraps(compile_and_load)
-    def compile_with_layouts(backend: Any, module: Any, executable_devices: Any, options: Any, *rest: Any) -> Any:
+    def compile_with_layouts(
+        backend: object, module: MlirModule, executable_devices: object, options: Options, *rest: object
+    ) -> object:
         _set_layouts(module, options)
         return compile_and_load(backend, module, executable_devices, options, *rest)
 
     compiler.backend_compile_and_load = compile_with_layouts
 
 
-def _set_layouts(module: Any, options: Any) -> None:
+def _set_layouts(module: MlirModule, options: Options) -> None:
     xla_client = importlib.import_module("jax._src.lib").xla_client
     main = next(op for op in module.body.operations if op.attributes["sym_name"].value == "main")
     arguments = shapes_in_memory(main.type.inputs, main.arg_attrs)
@@ -48,17 +51,17 @@ def _set_layouts(module: Any, options: Any) -> None:
     options.executable_build_options.result_layout = xla_client.Shape(whole)
 
 
-def shapes_in_memory(types: Iterable[Any], attributes: Iterable[Any]) -> list[str]:
-    """Shapes as HLO text, of a function's MLIR tensor types and its attributes for each: row-major, and in host memory
-    where ``mhlo.memory_kind`` says ``pinned_host``."""
+def shapes_in_memory(types: Iterable[MlirType], attributes: Iterable[MlirAttributes]) -> list[str]:
+    """Return shapes as HLO text, of a function's MLIR tensor types and its attributes for each: row-major, and in host
+    memory where ``mhlo.memory_kind`` says ``pinned_host``."""
     return [_shape(tensor, _kind(given) == _HOST_KIND) for tensor, given in zip(types, attributes, strict=True)]
 
 
-def _kind(attributes: Any) -> str:
+def _kind(attributes: MlirAttributes) -> str:
     return str(attributes["mhlo.memory_kind"]) if "mhlo.memory_kind" in attributes else ""
 
 
-def _shape(tensor: Any, on_host: bool) -> str:
+def _shape(tensor: MlirType, on_host: bool) -> str:
     dims = ",".join(str(size) for size in tensor.shape)
     order = ",".join(str(axis) for axis in reversed(range(tensor.rank)))
     layout = f"{order}:{_HOST_SPACE}" if on_host else order
@@ -66,7 +69,8 @@ def _shape(tensor: Any, on_host: bool) -> str:
 
 
 def hlo_dtype(mlir: str) -> str:
-    """HLO's name of an MLIR element type: ``bf16`` is one in both, ``ui8`` is ``u8``, ``f8E4M3FN`` is ``f8e4m3fn``."""
+    """Return HLO's name of an MLIR element type: ``bf16`` is one in both, ``ui8`` is ``u8``, ``f8E4M3FN`` is
+    ``f8e4m3fn``."""
     complex_ = {"complex<f32>": "c64", "complex<f64>": "c128"}
     if mlir in complex_:
         return complex_[mlir]

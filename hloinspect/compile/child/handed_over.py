@@ -12,10 +12,12 @@ import importlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 import numpy
 
+from hloinspect.compile.child.jax_types import Lowered, Module, Options
+from hloinspect.compile.flags import Option
 from hloinspect.compile.run_flags import fields_of
 
 _COMPILING = ("compile_or_get_cached", "backend_compile_and_load")
@@ -39,19 +41,19 @@ class HandedOver:
     whole: str
     comparable: str
     named: dict[str, str]
-    given: dict[str, Any]
+    given: dict[str, object]
 
 
 class _Reached(BaseException):
     """JAX would compile now. Not an Exception, which JAX might handle."""
 
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, arguments: tuple[object, ...]) -> None:
         super().__init__()
         self.arguments = arguments
 
 
 def handed_over(
-    lowered: Any, options: Mapping[str, Any], flags: Collection[str], own: Collection[str]
+    lowered: Lowered, options: Mapping[str, Option], flags: Collection[str], own: Collection[str]
 ) -> HandedOver | None:
     """Return what JAX would compile ``lowered`` with, given ``options``, without compiling.
 
@@ -77,7 +79,7 @@ def handed_over(
         return None
 
 
-def _options(lowered: Any, options: Mapping[str, Any]) -> Any:
+def _options(lowered: Lowered, options: Mapping[str, Option]) -> Options | None:
     with _stopping() as stops:
         if not stops:
             return None
@@ -93,10 +95,10 @@ def _options(lowered: Any, options: Mapping[str, Any]) -> Any:
 @contextmanager
 def _stopping() -> Iterator[bool]:
     """Make JAX stop where it would compile; False where there is no such place."""
-    compiler: Any = importlib.import_module("jax._src.compiler")
+    compiler: Module = importlib.import_module("jax._src.compiler")
     functions = {name: function for name in _COMPILING if (function := getattr(compiler, name, None)) is not None}
 
-    def stop(*args: Any, **kwargs: Any) -> Any:
+    def stop(*args: object, **kwargs: object) -> NoReturn:
         raise _Reached((*args, *kwargs.values()))
 
     try:
@@ -108,13 +110,13 @@ def _stopping() -> Iterator[bool]:
             setattr(compiler, name, function)
 
 
-def _sha256(options: Any, given: Mapping[str, Any]) -> str:
+def _sha256(options: Options, given: Mapping[str, object]) -> str:
     digest = hashlib.sha256(options.SerializeAsString())
     digest.update(repr(sorted((name, type(value).__name__, value) for name, value in given.items())).encode())
     return digest.hexdigest()
 
 
-def _clear_what_is_no_choice(options: Any) -> None:
+def _clear_what_is_no_choice(options: Options) -> None:
     """Give the fields that follow from the program or from the machine the same value everywhere."""
     build = options.executable_build_options
     for one, name, value in (
@@ -132,7 +134,7 @@ def _clear_what_is_no_choice(options: Any) -> None:
         options.device_assignment = type(options.device_assignment).create(numpy.array([[0]]))
 
 
-def _named(options: Any, given: Mapping[str, Any]) -> dict[str, str]:
+def _named(options: Options, given: Mapping[str, object]) -> dict[str, str]:
     """Return the options that are not those of a new object of their class, and those of ``given``."""
     defaults = type(options)()
     pairs = [(options, defaults), (options.executable_build_options, defaults.executable_build_options)]
@@ -151,12 +153,12 @@ def _named(options: Any, given: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def _plain(options: Options) -> dict[str, object]:
     values = {name: getattr(options, name, None) for name in dir(options) if not name.startswith("_")}
     return {name: value for name, value in values.items() if isinstance(value, (bool, int, float, str, bytes))}
 
 
-def _debug_options(options: Any) -> dict[str, str]:
+def _debug_options(options: Options) -> dict[str, str]:
     """Return xla.DebugOptions by name; {} where their text is not what it was: the hash has them all the same."""
     text = str(options.executable_build_options.debug_options)
     first, _, rest = text.partition("\n")
@@ -169,7 +171,7 @@ def _debug_options(options: Any) -> dict[str, str]:
     return {name: ",".join(value) for name, value in values.items()}
 
 
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: object) -> str:
     if isinstance(value, bytes):
         return f"sha256 {hashlib.sha256(value).hexdigest()[:12]}"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
 """Lets kernels be lowered and compiled for a GPU that is not there (child process only).
 
-JAX, tokamax and XLA ask the machine what its GPU, its cuDNN and its CUB can do. Here the target answers, or the
-question is left out. Everything is in place for every GPU step, and noted in the manifest when something asked: a
+JAX, tokamax and XLA query the machine for what its GPU, its cuDNN and its CUB can do. Here the answer is that of the
+target, or there is no query. Everything is in place for every GPU step, and noted in the manifest when it was needed: a
 step without such kernels is compiled exactly as JAX and XLA would.
 """
 
@@ -12,14 +12,16 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+
+from hloinspect.compile.child.jax_types import Device, Lowered, Module
+from hloinspect.compile.flags import Option
 
 CUDNN_VERSION = 91200
-"""cuDNN 9.12: what an attention kernel is lowered for where cuDNN is not installed. JAX asks for 9.1 to 9.13."""
+"""cuDNN 9.12: what an attention kernel is lowered for where cuDNN is not installed. JAX wants 9.1 to 9.13."""
 
-NOTE_CUDNN = "cuDNN attention was lowered for cuDNN 9.12, which was not asked"
+NOTE_CUDNN = "cuDNN attention was lowered for cuDNN 9.12, which was not queried"
 NOTE_TOKAMAX = "tokamax kernels were lowered with its cross_compile option"
 NOTE_CUB = "scratch sizes of CUB are not known without a device: --xla_gpu_deviceless_cub_mode=DEVICELESS_CUB_DISABLED"
 NOTE_CALLBACKS = (
@@ -27,7 +29,7 @@ NOTE_CALLBACKS = (
     "what they move is not counted"
 )
 CUB_OPTIONS = {"xla_gpu_deviceless_cub_mode": "DEVICELESS_CUB_DISABLED"}
-"""Sorting and ragged products ask CUB for the size of their scratch memory, and CUB asks a device."""
+"""Sorting and ragged products take the size of their scratch memory from CUB, and CUB queries a device."""
 
 _CUB_REQUESTED = "cudaErrorInvalidDevice"
 _TOKAMAX_CONFIG = "tokamax._src.config"
@@ -35,25 +37,25 @@ _TOKAMAX_CONFIG = "tokamax._src.config"
 Note = Callable[[str], None]
 
 
-def lower_for(device: Any, note: Note) -> None:
-    """From here on attention kernels and callbacks are lowered for the target's ``device``. ``note`` is called with
-    the words for the manifest, each time that something asks.
+def lower_for(device: Device, note: Note) -> None:
+    """Lower attention kernels and callbacks for the target's ``device``, from here on. ``note`` is called with the
+    words for the manifest, each time that a query is answered.
 
-    Where JAX is not laid out as the versions that hloinspect knows (0.9 to 0.12) a question goes to the machine, and a
-    step that depends on the answer fails with JAX's own words.
-    """
+    Where JAX is not laid out as the versions that hloinspect knows (0.9 to 0.12) a query goes to the machine, and a
+    step that depends on the answer fails with JAX's own words."""
     _answer_for_cudnn(device, note)
     _after_import(_TOKAMAX_CONFIG, lambda config: _cross_compile_tokamax(config, note))
     _leave_out_callbacks()
 
 
-def has_callbacks(lowered: Any) -> bool:
-    """Whether a ``jax.stages.Lowered`` calls back into Python."""
+def has_callbacks(lowered: Lowered) -> bool:
+    """Return whether a ``jax.stages.Lowered`` calls back into Python."""
     return bool(lowered._lowering.compile_args.get("host_callbacks"))
 
 
-def without_cub(error: Exception, options: dict[str, Any]) -> dict[str, Any] | None:
-    """The compiler ``options`` to try again with where CUB has asked for a device, or None where that is not it."""
+def without_cub(error: Exception, options: Mapping[str, Option]) -> dict[str, Option] | None:
+    """Return the compiler ``options`` to try again with where CUB has queried a device, or None where that is not
+    it."""
     requested = _CUB_REQUESTED in str(error) and not set(CUB_OPTIONS) & set(options)
     return {**options, **CUB_OPTIONS} if requested else None
 
@@ -61,8 +63,8 @@ def without_cub(error: Exception, options: dict[str, Any]) -> dict[str, Any] | N
 # --- cuDNN ----------------------------------------------------------------------------------------
 
 
-def _answer_for_cudnn(device: Any, note: Note) -> None:
-    """``jax.nn.dot_product_attention(implementation="cudnn")`` for the compute capability of ``device``."""
+def _answer_for_cudnn(device: Device, note: Note) -> None:
+    """Lower ``jax.nn.dot_product_attention(implementation="cudnn")`` for the compute capability of ``device``."""
     attention = importlib.import_module("jax._src.cudnn.fused_attention_stablehlo")
     ours = _capability(device.compute_capability)
 
@@ -88,7 +90,8 @@ def _capability(text: str) -> tuple[int, ...]:
 
 
 def _cross_compile_tokamax(config: ModuleType, note: Note) -> None:
-    """tokamax's kernels ask its option ``cross_compile`` before they ask the machine: it is on, and tells."""
+    """Turn on tokamax's option ``cross_compile``, which its kernels read before they query the machine, and note each
+    use."""
 
     class CrossCompile(type(config.cross_compile)):  # type: ignore[misc]
         __slots__ = ()
@@ -137,15 +140,15 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 def _leave_out_callbacks() -> None:
-    """A compile-only client takes no Python functions; the calls of them stay in the module."""
-    compiler: Any = importlib.import_module("jax._src.compiler")
+    """Leave Python functions out: a compile-only client takes none. The calls of them stay in the module."""
+    compiler: Module = importlib.import_module("jax._src.compiler")
     compile_and_load = getattr(compiler, "backend_compile_and_load", None)
     if compile_and_load is None:
         return
 
     def compile_without(
-        backend: Any, module: Any, executable_devices: Any, options: Any, host_callbacks: Sequence[Any]
-    ) -> Any:
+        backend: object, module: object, executable_devices: object, options: object, host_callbacks: Sequence[object]
+    ) -> object:
         return compile_and_load(backend, module, executable_devices, options, [])
 
     compiler.backend_compile_and_load = compile_without

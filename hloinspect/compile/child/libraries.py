@@ -62,7 +62,7 @@ def state_of(file: Path) -> list[object]:
 def other_releases(platform: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return a note for each library that is not of the release that JAX goes with.
 
-    JAX itself asks for the plugin of jaxlib's own release (jaxlib/plugin_support.py), and names the libtpu that it goes
+    JAX itself requires the plugin of jaxlib's own release (jaxlib/plugin_support.py), and names the libtpu that it goes
     with in its metadata; it loads the compiler of any other all the same.
     """
     if platform == "gpu":

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from hloinspect.compile.child import configuration, policies, step_flags
+from hloinspect.compile.child.jax_types import Device, Lowered, Traced
 from hloinspect.compile.child.job import Job
 from hloinspect.compile.child.message import ChildError, first_line, one_line
 from hloinspect.compile.child.policies import MadePolicy
+from hloinspect.compile.flags import Option
 from hloinspect.inputs import manifest as result
 from hloinspect.units import bytes_text
 
@@ -19,9 +20,9 @@ def keep_jaxprs(job: Job) -> None:
     there."""
     import jax.stages
 
-    lower = jax.stages.Traced.lower
+    lower: Callable[..., Lowered] = jax.stages.Traced.lower
 
-    def lower_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def lower_and_keep(self: Traced, *args: object, **kwargs: object) -> Lowered:
         lowered = lower(self, *args, **kwargs)
         job.jaxprs[id(lowered._lowering)] = (self.jaxpr, lowered)  # which keeps the id from being used again
         return lowered
@@ -37,32 +38,33 @@ def keep_policy_names(job: Job) -> None:
 
     make = jax.checkpoint_policies.save_and_offload_only_these_names
 
-    def make_and_keep(*args: Any, **kwargs: Any) -> Any:
-        kwargs = policies.changed(kwargs, job.request)
-        job.policies.append(policies.described(kwargs))
-        for name in kwargs.get("names_which_can_be_offloaded", ()):
-            job.policy_names.setdefault(str(name), audit.call_site())
-        job.made.append(MadePolicy(frozenset(job.policies[-1]["offloaded"])))
+    def make_and_keep(*args: object, **kwargs: object) -> policies.Policy:
+        kwargs = policies.changed(kwargs, job.compilation.step)
+        policy = policies.named_policy(kwargs)
+        job.policies.append(policy)
+        for name in policy.offloaded:
+            job.policy_names.setdefault(name, audit.call_site())
+        job.made.append(MadePolicy(frozenset(policy.offloaded)))
         return job.made[-1].noting(make(*args, **kwargs))
 
     jax.checkpoint_policies.save_and_offload_only_these_names = make_and_keep
 
 
-def lowered_step(job: Job, devices: list[Any]) -> Any:
+def lowered_step(job: Job, devices: Sequence[Device]) -> Lowered:
     """Return the ``Lowered`` of the requested step. Raises ChildError, and whatever the step's code raises."""
-    if "maxtext" in job.request:
-        return _lowered_maxtext(job, devices)
+    request = job.compilation.step
+    if request.maxtext is not None:
+        return _lowered_maxtext(job, request.maxtext, devices)
     from hloinspect.compile.child import steps
 
     steps.remember_lowered()
-    step, arguments = job.request["step"], dict(job.request.get("arguments", {}))
-    policy: dict[str, Any] | None = job.request.get("policy")
+    arguments: dict[str, object] = dict(request.arguments)
     try:
-        function = steps.load_step(step, arguments)
+        function = steps.load_step(request.step, arguments)
         takes_policy = steps.takes(function, "policy")
-        if policy is not None and takes_policy:
-            arguments["policy"] = policies.policy_of(policy)
-        lowered, options = steps.call_step(step, function, arguments)
+        if request.policy is not None and takes_policy:
+            arguments["policy"] = policies.policy_of(request.policy)
+        lowered, options = steps.call_step(request.step, function, arguments)
         _use_own_options(job, options)
     except steps.StepError as error:
         raise ChildError(str(error)) from None
@@ -70,10 +72,10 @@ def lowered_step(job: Job, devices: list[Any]) -> Any:
         if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise ChildError(_too_large_for_this_machine(error)) from None  # its words are known of the target's memory
-    if not job.policies and (job.request.get("outcomes") or (policy is not None and not takes_policy)):
-        raise ChildError(f"{step} {policies.NOT_TAKEN}")
-    if policy is not None and takes_policy:
-        job.policies.clear()  # it was given its policy, and those that it makes besides are not of account
+    if not job.policies and (request.outcomes or (request.policy is not None and not takes_policy)):
+        raise ChildError(f"{request.step} {policies.NOT_TAKEN}")
+    if request.policy is not None and takes_policy:
+        job.policies.clear()  # it was given its policy: others that it makes do not count
     return lowered
 
 
@@ -89,60 +91,61 @@ def _too_large_for_this_machine(error: Exception) -> str:
     )
 
 
-def _use_own_options(job: Job, own: Mapping[str, Any]) -> None:
+def _use_own_options(job: Job, own: Mapping[str, Option]) -> None:
     """Compile with the options that the step's own code has compiled with; the user's flags win."""
     if own:
         shown = ", ".join(f"{name}={value}" for name, value in sorted(own.items()))
         job.note(f"compiler options of the step's own compile(): {shown[:400]}")
-        job.request["compiler_options"] = {**own, **job.request["compiler_options"]}
+        job.use_options({**own, **job.compilation.compiler_options})
 
 
-def _lowered_maxtext(job: Job, devices: list[Any]) -> Any:
+def _lowered_maxtext(job: Job, words: Sequence[str], devices: Sequence[Device]) -> Lowered:
     from hloinspect.compile.child import maxtext
 
     try:
-        step = maxtext.train_step(job.request["maxtext"], devices)
+        step = maxtext.train_step(words, devices)
     except maxtext.MaxTextError as error:
         raise ChildError(str(error)) from error
-    if not job.policies and (job.request.get("outcomes") or job.request.get("policy") is not None):
+    if not job.policies and (job.compilation.step.outcomes or job.compilation.step.policy is not None):
         raise ChildError(f"MaxText's configuration {policies.NOT_TAKEN}: give remat_policy=custom")
     job.settings = step.settings
     job.notes += step.notes
-    job.request["compiler_options"] = {**step.options, **job.request["compiler_options"]}  # the user's flags win
+    job.use_options({**step.options, **job.compilation.compiler_options})  # the user's flags win
     return step.lowered
 
 
-def note_what_differs(job: Job, lowered: Any) -> None:
+def note_what_differs(job: Job, lowered: Lowered) -> None:
     """Note what is compiled otherwise than a run would, and take over the flags that the step's code has set."""
     from hloinspect.compile.child import kernels
 
-    if job.request["platform"] == "tpu" and job.before and (late := configuration.set_too_late(job.before)):
+    platform = job.compilation.platform
+    if platform == "tpu" and job.before and (late := configuration.set_too_late(job.before)):
         job.note(late)
-    options, note = step_flags.take_over(job.request["platform"])
+    options, note = step_flags.take_over(platform)
     if note:
-        given, outside = job.request["compiler_options"], job.request.get("outside", ())
+        given, outside = job.compilation.compiler_options, job.compilation.outside
         weaker = {name: value for name, value in given.items() if name in outside}  # those of the environment
-        job.request["compiler_options"] = {**weaker, **options, **{k: v for k, v in given.items() if k not in weaker}}
+        job.use_options({**weaker, **options, **{k: v for k, v in given.items() if k not in weaker}})
         job.note(note)
-    if job.request["platform"] == "gpu" and kernels.has_callbacks(lowered):
+    if platform == "gpu" and kernels.has_callbacks(lowered):
         job.note(kernels.NOTE_CALLBACKS)
 
 
-def find_offload_names(job: Job, lowered: Any) -> None:
-    """Find the names of values in host memory, and what the step's jaxpr asks of it."""
+def find_offload_names(job: Job, lowered: Lowered) -> None:
+    """Find the names of values in host memory, and what the step's jaxpr requests of it."""
     from hloinspect.compile.child import audit, names
 
     used = policies.names_in_use(job.made)
     try:
         jaxpr, _ = job.jaxprs[id(lowered._lowering)]
         job.offload_names = names.offload_names(jaxpr)
-        job.requested = audit.requested_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
+        requested = audit.requested_of(jaxpr, lowered, {name: job.policy_names[name] for name in used})
     except Exception as error:  # names are a help, not the result
         job.notes.append(
-            f"what the step asks of host memory could not be read: {type(error).__name__}: {first_line(error)}"
+            f"what the step requests of host memory could not be read: {type(error).__name__}: {first_line(error)}"
         )
         return
-    offloaded = {entry["name"] for entry in job.offload_names}
-    job.requested["dead_policies"] = policies.names_of_dead(job.made, offloaded)
+    offloaded = {entry.name for entry in job.offload_names}
+    job.requested = {**requested, "dead_policies": policies.names_of_dead(job.made, offloaded)}
     if unmatched := [name for name in used if name not in offloaded]:
         job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")

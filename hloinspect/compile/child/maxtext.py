@@ -2,7 +2,7 @@
 
 MaxText can compile ahead of time (``maxtext.trainers.pre_train.train_compile``), for GPUs only on a machine that has
 one: it takes their devices from ``jax.devices()``. Those are the target's here (devices.py), so its own program
-runs as it is, and is stopped when it would compile. A TPU's devices, which it would ask libtpu for by one of its own
+runs as it is, and is stopped when it would compile. A TPU's devices, which it would take from libtpu by one of its own
 names, are taken from there as well: --topology may then be any that libtpu has. Held to MaxText 0.2.5; where another
 version is laid out differently, MaxTextError says what is missing.
 """
@@ -16,12 +16,15 @@ import importlib.metadata
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 from hloinspect.compile.child import kernels
+from hloinspect.compile.child.jax_types import Device, Lowered, Module
+from hloinspect.compile.flags import Option
+from hloinspect.inputs.manifest import MaxTextSettings
 
 PROGRAM = "maxtext.trainers.pre_train.train_compile"
 KNOWN_VERSION = "0.2.5"
@@ -41,32 +44,34 @@ DEFAULTS = {
 user's own value goes before."""
 
 
+Configuration: TypeAlias = Any
+"""A configuration of MaxText's."""
+
+
 class MaxTextError(Exception):
     """MaxText is missing, is not as it was, or refused its configuration: the one line that the user sees."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Step:
-    """The lowered train step for ``hardware``, gpu or tpu. ``options`` are MaxText's own XLA flags, ``settings`` what
-    its configuration says."""
+    """The lowered train step. ``options`` are MaxText's own XLA flags, ``settings`` what its configuration says."""
 
-    hardware: str
-    lowered: Any = None
-    options: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    lowered: Lowered
+    options: Mapping[str, Option]
+    settings: MaxTextSettings
+    notes: tuple[str, ...] = ()
 
 
 class _Reached(BaseException):
     """MaxText has lowered its step and would compile it. No Exception: MaxText's handlers are to let it through."""
 
-    def __init__(self, lowered: Any, options: dict[str, Any] | None) -> None:
+    def __init__(self, lowered: Lowered, options: Mapping[str, Option] | None) -> None:
         self.lowered = lowered
-        self.options = options or {}
+        self.options: Mapping[str, Option] = options or {}
 
 
-def train_step(arguments: Sequence[str], devices: Sequence[Any]) -> Step:
-    """The train step of MaxText's configuration ``arguments``: a config file's name and ``key=value`` words.
+def train_step(arguments: Sequence[str], devices: Sequence[Device]) -> Step:
+    """Return the train step of MaxText's configuration ``arguments``: a config file's name and ``key=value`` words.
 
     ``devices`` are the target's, which JAX reports already. Raises MaxTextError; whatever MaxText raises while it
     builds and traces the step goes through.
@@ -74,19 +79,23 @@ def train_step(arguments: Sequence[str], devices: Sequence[Any]) -> Step:
     os.environ |= {"DECOUPLE_GCLOUD": "TRUE", "HF_HUB_OFFLINE": "1"}  # nothing is fetched
     program = _import()
     _name_target(program, len(devices))
-    step = Step("tpu" if devices[0].platform == "tpu" else "gpu")
-    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _watched(program, step):
+    hardware = "tpu" if devices[0].platform == "tpu" else "gpu"
+    with tempfile.TemporaryDirectory(prefix="hloinspect-") as scratch, _noting_configurations(program) as made:
         try:
             with _stopped_before_compiling():
-                program.main([PROGRAM, *_command_line(program, arguments, scratch, step.hardware)])
+                program.main([PROGRAM, *_command_line(program, arguments, scratch, hardware)])
         except _Reached as reached:
-            step.lowered = reached.lowered
-            step.options |= _typed(reached.options)
+            config = made[-1] if made else None
+            without_cub = _options_without_cub(config, hardware)
+            return Step(
+                lowered=reached.lowered,
+                options={**without_cub, **_typed(reached.options)},
+                settings=_settings(config) if config is not None else MaxTextSettings(),
+                notes=(kernels.NOTE_CUB,) if without_cub else (),
+            )
         except SystemExit as error:
             raise MaxTextError(f"MaxText {_version()} called sys.exit({error.code!r})") from error
-    if step.lowered is None:
-        raise MaxTextError(_moved(f"{PROGRAM}.main compiled nothing"))
-    return step
+    raise MaxTextError(_moved(f"{PROGRAM}.main compiled nothing"))
 
 
 def _version() -> str:
@@ -113,7 +122,7 @@ def _import() -> Any:
         raise MaxTextError(f"MaxText {_version()} needs the module {missing!r}; {install}") from error
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _attribute(owner: Module, name: str) -> Any:
     try:
         return getattr(owner, name)
     except AttributeError:
@@ -121,7 +130,7 @@ def _attribute(owner: Any, name: str) -> Any:
         raise MaxTextError(_moved(f"{where} has no {name}")) from None
 
 
-def _name_target(program: Any, count: int) -> None:
+def _name_target(program: Module, count: int) -> None:
     """Enter the target into MaxText's table. As a "gpu", TPU or not, it is looked for in ``jax.devices()``."""
     table = _attribute(program, "accelerator_to_spec_map")
     machines = _attribute(table, "UserFacingNameToSystemCharacteristics")
@@ -131,8 +140,8 @@ def _name_target(program: Any, count: int) -> None:
         raise MaxTextError(_moved(f"SystemCharacteristics: {error}")) from error
 
 
-def _command_line(program: Any, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
-    """The configuration's path, the user's keys, and the keys that the user did not give."""
+def _command_line(program: Module, arguments: Sequence[str], scratch: str, hardware: str) -> list[str]:
+    """Return the configuration's path, the user's keys, and the keys that the user did not give."""
     if not arguments:
         raise MaxTextError("MaxText needs its configuration: base.yml key=value ...")
     config, *keys = arguments
@@ -153,8 +162,9 @@ def _command_line(program: Any, arguments: Sequence[str], scratch: str, hardware
     ]
 
 
-def _config_file(program: Any, name: str) -> str:
-    """A file of the user's, or one of those that MaxText installs (``base.yml``, ``gpu/models/llama3.1_405b.yml``)."""
+def _config_file(program: Module, name: str) -> str:
+    """Return a file of the user's, or one of those that MaxText installs (``base.yml``,
+    ``gpu/models/llama3.1_405b.yml``)."""
     folder = Path(_attribute(_attribute(program, "pyconfig"), "MAXTEXT_CONFIGS_DIR"))
     for path in (Path(name), folder / name):
         if path.is_file():
@@ -166,16 +176,15 @@ def _config_file(program: Any, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _watched(program: Any, step: Step) -> Iterator[None]:
-    """Note the configuration when MaxText has made it."""
+def _noting_configurations(program: Module) -> Iterator[list[Configuration]]:
+    """Give a list that gets each configuration when MaxText has made it."""
+    made: list[Configuration] = []
     pyconfig = _attribute(program, "pyconfig")
     initialize = _attribute(pyconfig, "initialize")
 
-    def initialize_and_note(*args: Any, **kwargs: Any) -> Any:
-        config = initialize(*args, **kwargs)
-        step.settings = _settings(config)
-        _avoid_cub(config, step)
-        return config
+    def initialize_and_note(*args: object, **kwargs: object) -> Configuration:
+        made.append(initialize(*args, **kwargs))
+        return made[-1]
 
     def refuse(error: Exception) -> None:
         raise MaxTextError(_config_complaint(error)) from error
@@ -184,14 +193,14 @@ def _watched(program: Any, step: Step) -> Iterator[None]:
         stack.enter_context(_replaced(pyconfig, "initialize", initialize_and_note))
         if hasattr(pyconfig, "_handle_config_exception"):  # logs, writes to /dev/termination-log and exits
             stack.enter_context(_replaced(pyconfig, "_handle_config_exception", refuse))
-        yield
+        yield made
 
 
 @contextlib.contextmanager
 def _stopped_before_compiling() -> Iterator[None]:
     import jax
 
-    def stop(self: Any, compiler_options: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+    def stop(self: Lowered, compiler_options: Mapping[str, Option] | None = None, **kwargs: object) -> NoReturn:
         raise _Reached(self, compiler_options)
 
     with _replaced(jax.stages.Lowered, "compile", stop):
@@ -199,7 +208,7 @@ def _stopped_before_compiling() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+def _replaced(owner: object, name: str, new: object) -> Iterator[None]:
     old = getattr(owner, name)
     setattr(owner, name, new)
     try:
@@ -208,31 +217,45 @@ def _replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
         setattr(owner, name, old)
 
 
-def _settings(config: Any) -> dict[str, Any]:
-    """What a report says of the configuration; None for a key that this MaxText does not have."""
-    keys = ("model_name", "remat_policy", "scan_layers", "attention", "per_device_batch_size", "max_target_length")
-    found = {key: getattr(config, key, None) for key in keys}
-    plain = {key: value if isinstance(value, bool | int | float | str) else None for key, value in found.items()}
-    custom = found["remat_policy"] == "custom"
+def _settings(config: Configuration) -> MaxTextSettings:
+    """Return what a report says of the configuration; None for a key that this MaxText does not have."""
+    custom = getattr(config, "remat_policy", None) == "custom"
     kept = [str(name) for name in getattr(config, "tensors_on_device", None) or ()] if custom else []
-    return {"library": "MaxText", "version": _version(), **plain, "tensors_on_device": kept}
+    batch, length = _option(config, "per_device_batch_size"), _option(config, "max_target_length")
+    return MaxTextSettings(
+        library="MaxText",
+        version=_version(),
+        model_name=_option(config, "model_name"),
+        remat_policy=_option(config, "remat_policy"),
+        scan_layers=_option(config, "scan_layers"),
+        attention=_option(config, "attention"),
+        per_device_batch_size=batch if isinstance(batch, int | float) else None,
+        max_target_length=length if isinstance(length, int) else None,
+        tensors_on_device=tuple(kept),
+    )
 
 
-def _avoid_cub(config: Any, step: Step) -> None:
-    """Known beforehand for such a model: compiling it once in vain takes long."""
-    if step.hardware == "gpu" and getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False):
-        step.notes.append(kernels.NOTE_CUB)
-        step.options |= kernels.CUB_OPTIONS
+def _option(config: Configuration, key: str) -> Option | None:
+    """Return a value of the configuration that is plain; None for all else."""
+    value = getattr(config, key, None)
+    return value if isinstance(value, bool | int | float | str) else None
 
 
-def _typed(options: dict[str, Any]) -> dict[str, Any]:
-    """MaxText takes the flags of ``compile_xla_flags`` as text; XLA wants truth values as such."""
+def _options_without_cub(config: Configuration, hardware: str) -> Mapping[str, Option]:
+    """Return the options without CUB where a model is known to need them: compiling it once in vain takes long."""
+    needs_them = getattr(config, "num_experts", 1) > 1 and getattr(config, "sparse_matmul", False)
+    return kernels.CUB_OPTIONS if hardware == "gpu" and needs_them else {}
+
+
+def _typed(options: Mapping[str, Option]) -> dict[str, Option]:
+    """Return options with truth values as such: MaxText takes the flags of ``compile_xla_flags`` as text."""
     truths = {"true": True, "false": False}
     return {name: truths.get(value, value) if isinstance(value, str) else value for name, value in options.items()}
 
 
 def _config_complaint(error: Exception) -> str:
-    """What is wrong with a configuration, in one line: MaxText lists a thousand keys where it does not know one."""
+    """Return what is wrong with a configuration, in one line: MaxText lists a thousand keys where it does not know
+    one."""
     text = str(error)
     unknown = re.match(r"'(\w+)' not in ('.*)", text, re.DOTALL)
     if unknown is None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 from collections.abc import Callable
-from typing import Any
 
 import jax
+
+from hloinspect.compile.child.jax_types import Class, Device, Placing, Sharding
 
 CLASSES = {
     "NamedSharding": "named_sharding",
@@ -32,17 +33,17 @@ _VECTORCALL_FIELDS = 5
 ``tp_basicsize``, ``tp_itemsize`` and ``tp_dealloc`` (CPython's ``cpython/object.h``, 3.8 to 3.14)."""
 
 
-def remember_memory_kinds(is_on_target: Callable[[Any], bool]) -> None:
+def remember_memory_kinds(is_on_target: Callable[[Placing], bool]) -> None:
     """Make the classes of shardings remember memory kinds. ``is_on_target`` says whether a sharding is on devices that
     report no memories: their default kind is ``device``."""
     for name, module in CLASSES.items():
         _remember(getattr(importlib.import_module(f"jax._src.{module}"), name), is_on_target)
 
 
-def _remember(cls: Any, is_on_target: Callable[[Any], bool]) -> None:
+def _remember(cls: Class, is_on_target: Callable[[Placing], bool]) -> None:
     construct = cls.__init__
 
-    def __init__(self: Any, *args: Any, memory_kind: str | None = None, **kwargs: Any) -> None:
+    def __init__(self: Sharding, *args: object, memory_kind: str | None = None, **kwargs: object) -> None:
         construct(self, *args, memory_kind=memory_kind, **kwargs)
         self._requested_memory_kind = memory_kind
         if memory_kind not in (None, *KINDS) and is_on_target(self):
@@ -52,7 +53,7 @@ def _remember(cls: Any, is_on_target: Callable[[Any], bool]) -> None:
                 f"memory kinds: {', '.join(KINDS)}. Got memory kind: {memory_kind}"
             )
 
-    def kind(self: Any) -> str | None:
+    def kind(self: Sharding) -> str | None:
         found: str | None = self._memory_kind or self._requested_memory_kind
         return found or ("device" if is_on_target(self) else None)
 
@@ -63,7 +64,7 @@ def _remember(cls: Any, is_on_target: Callable[[Any], bool]) -> None:
     _call_through_init(cls)
 
 
-def _call_through_init(cls: Any) -> None:
+def _call_through_init(cls: Class) -> None:
     """Make calls of a class of nanobind's run its ``__init__``.
 
     nanobind constructs through ``tp_vectorcall``, which goes past an ``__init__`` that was set later. Without it
@@ -76,22 +77,23 @@ def _call_through_init(cls: Any) -> None:
         ctypes.c_void_p.from_address(id(cls) + offset).value = None
 
 
-def _hash_with_kind(base_hash: Callable[[Any], int]) -> Callable[[Any], int]:
-    """JAX's caches are keyed by shardings: two that differ only in the remembered kind must not be mixed up.
+def _hash_with_kind(base_hash: Callable[[Sharding], int]) -> Callable[[Sharding], int]:
+    """Return a hash that has the remembered kind: JAX's caches are keyed by shardings, and two that differ only in the
+    kind must not be mixed up.
 
     A sharding that lost nothing keeps its hash: JAX has interned types by it (``ShapedArray``, since jax 0.12), and
     compares them by identity.
     """
 
-    def __hash__(self: Any) -> int:
+    def __hash__(self: Sharding) -> int:
         kept, kind = base_hash(self), self.memory_kind
         return kept if kind == self._memory_kind else hash((kept, kind))
 
     return __hash__
 
 
-def _equal_with_kind(base_eq: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def __eq__(self: Any, other: Any) -> bool:
+def _equal_with_kind(base_eq: Callable[[Sharding, object], bool]) -> Callable[[Sharding, object], bool]:
+    def __eq__(self: Sharding, other: object) -> bool:
         if self is other:
             return True
         return (
@@ -103,7 +105,7 @@ def _equal_with_kind(base_eq: Callable[[Any, Any], bool]) -> Callable[[Any, Any]
     return __eq__
 
 
-def keeps_memory_kinds(device: Any) -> bool:
+def keeps_memory_kinds(device: Device) -> bool:
     """Return whether a sharding on this device keeps the memory kind that it is made with."""
     sharding = jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host")
     return bool(sharding.memory_kind == "pinned_host")

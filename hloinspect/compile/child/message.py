@@ -17,7 +17,7 @@ class ChildError(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """The gist of an error with the user's line that it is about, where one is known."""
+    """Return the gist of an error with the user's line that it is about, where one is known."""
     if isinstance(error, ChildError | tuned.TunedError):
         return " ".join(str(error).split())[:_LONGEST_MESSAGE]
     if isinstance(error, SystemExit):
@@ -29,7 +29,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _gist(error: BaseException) -> str:
-    """The first paragraph of an error's text, with the next one where the first only announces it."""
+    """Return the first paragraph of an error's text, with the next one where the first only announces it."""
     if isinstance(error, SyntaxError):
         return error.msg
     paragraphs = [part for part in re.split(r"\n\s*\n", str(error)) if part.strip()]
@@ -38,12 +38,13 @@ def _gist(error: BaseException) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0]
 
 
 def _user_frame(error: BaseException) -> str | None:
-    """``file:line, in function`` of the innermost frame that is not ours, a package's or the standard library's."""
+    """Return ``file:line, in function`` of the innermost frame that is not ours, a package's or the standard
+    library's."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

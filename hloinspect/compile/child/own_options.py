@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hloinspect.compile.child import toolkit, tuned
+from hloinspect.compile.flags import Option
 from hloinspect.compile.versions import comparable
 
 AUTOTUNE_LEVEL = "xla_gpu_autotune_level"
@@ -14,10 +14,10 @@ _SAME_SINCE = (0, 12, 0)
 
 
 def for_gpu(
-    options: Mapping[str, Any], dump: str, xla_version: str, cuda: Path, jaxs_cuda: str | None
-) -> dict[str, Any]:
-    """``options``, and what is needed beside them: the dump that the thunk sequence comes from, which is what really
-    runs and is nowhere else; the folder of the CUDA toolkit; and no autotuning, where that changes nothing.
+    options: Mapping[str, Option], dump: str, xla_version: str, cuda: Path, jaxs_cuda: str | None
+) -> dict[str, Option]:
+    """Return ``options``, and what is needed beside them: the dump that the thunk sequence comes from, which is what
+    really runs and is nowhere else; the folder of the CUDA toolkit; and no autotuning, where that changes nothing.
     ``xla_version`` is that of the package that XLA's compiler comes in."""
     return {
         "xla_dump_to": dump,
@@ -28,18 +28,21 @@ def for_gpu(
     }
 
 
-def _without_autotuning(options: Mapping[str, Any], xla_version: str) -> dict[str, Any]:
-    """Without a device XLA tries the configurations of each kernel until one compiles, and takes that one.
+def _without_autotuning(options: Mapping[str, Option], xla_version: str) -> dict[str, Option]:
+    """Return the option that spares XLA from tuning, where that changes nothing.
 
-    At level 0 it tries those of matrix products only, in half the time, and the module is the same (``ConfigAssigner``;
+    Without a device XLA tries the configurations of each kernel until one compiles, and takes that one. At level 0 it
+    tries those of matrix products only, in half the time, and the module is the same (``ConfigAssigner``;
     docs/compile.md). It is another one in the XLA of jax 0.10, where products of cuBLAS then have a larger workspace,
-    and where results of autotuning are to be loaded.
-    """
+    and where results of autotuning are to be loaded."""
     return {} if tuned.LOAD in options or comparable(xla_version) < _SAME_SINCE else {AUTOTUNE_LEVEL: "0"}
 
 
-def without_refused(options: Mapping[str, Any], users: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
-    """``options`` without the one of ours that this XLA does not know; None where the error is about something else."""
+def without_refused(
+    options: Mapping[str, Option], users: Mapping[str, Option], error: Exception
+) -> dict[str, Option] | None:
+    """Return ``options`` without the one of ours that this XLA does not know; None where the error is about something
+    else."""
     name = AUTOTUNE_LEVEL
     if f"No such compile option: '{name}'" not in str(error) or name in users or name not in options:
         return None

@@ -12,12 +12,12 @@ Compile-only GPU executables of jax 0.9 do not give the shardings of their resul
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
 
+from hloinspect.compile.child.jax_types import ArrayLike, Aval, Equation, Jaxpr, Mesh, Params, Sharding
 from hloinspect.compile.child.private import private
 
 _ELEMENTWISE = """
@@ -36,8 +36,8 @@ _CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp
 
 
 def places_of_results(
-    args: Sequence[Any], jaxpr: Any, params: Mapping[str, Any], inner: Sequence[Any]
-) -> list[Any] | None:
+    args: Sequence[ArrayLike], jaxpr: Jaxpr, params: Params, inner: Sequence[Sharding]
+) -> list[Sharding] | None:
     """Return the sharding of each result of a call that names none, None where a compiler must decide.
 
     ``inner`` are the shardings that the program names inside. Raises UnknownJaxError.
@@ -60,7 +60,7 @@ def places_of_results(
     return None
 
 
-def _replicated(places: set[Any], mesh: Any) -> Any:
+def _replicated(places: set[Sharding], mesh: Mesh) -> Sharding:
     """Return the sharding that is replicated over the devices of these ones, or of the mesh that is set. None where
     those do not agree."""
     meshes = {getattr(place, "mesh", None) for place in places} or {mesh}
@@ -70,7 +70,7 @@ def _replicated(places: set[Any], mesh: Any) -> Any:
     return None if found is None or found.empty else jax.sharding.NamedSharding(found, jax.sharding.PartitionSpec())
 
 
-def _at(sharding: Any, jaxpr: Any) -> list[Any] | None:
+def _at(sharding: Sharding, jaxpr: Jaxpr) -> list[Sharding] | None:
     """Return the same place for all results, in the memory that JAX gives each (pxla.lower_sharding_computation)."""
     if not isinstance(sharding, (jax.sharding.NamedSharding, jax.sharding.SingleDeviceSharding)):
         return None
@@ -80,20 +80,20 @@ def _at(sharding: Any, jaxpr: Any) -> list[Any] | None:
     return [sharding.with_memory_kind(kind(aval.memory_space)) for aval in jaxpr.out_avals]
 
 
-def is_typed(aval: Any) -> bool:
+def is_typed(aval: Aval) -> bool:
     """Return whether the type of a result says how it is sharded (explicit axes)."""
     mesh = getattr(getattr(aval, "sharding", None), "mesh", None)
     return mesh is not None and not mesh.empty and not mesh._are_all_axes_auto_or_manual
 
 
-def _is_explicit(mesh: Any) -> bool:
+def _is_explicit(mesh: Mesh) -> bool:
     """Return whether a mesh is empty or abstract, or has axes that JAX's types name."""
     if mesh.empty or not isinstance(mesh, jax.sharding.Mesh):
         return True
     return any(kind is not jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
-def _is_elementwise(jaxpr: Any, shapes: set[Any]) -> bool:
+def _is_elementwise(jaxpr: Jaxpr, shapes: set[tuple[int, ...]]) -> bool:
     """Return whether a program only works element by element on arrays of one shape, and on scalars."""
     allowed = {*shapes, ()}
     return (
@@ -109,12 +109,12 @@ def _is_elementwise(jaxpr: Any, shapes: set[Any]) -> bool:
     )
 
 
-def _only_changes_memory(equation: Any) -> bool:
+def _only_changes_memory(equation: Equation) -> bool:
     spaces = (type(None), private("core", "MemorySpace"))
     return equation.primitive.name == "device_put" and all(isinstance(d, spaces) for d in equation.params["devices"])
 
 
-def _places(equation: Any) -> bool:
+def _places(equation: Equation) -> bool:
     """Return whether an equation gives a value a place: by a sharding, also of an abstract mesh, or by itself."""
     if equation.primitive.name in _PLACING:
         return True
@@ -122,9 +122,10 @@ def _places(equation: Any) -> bool:
     return any(isinstance(part, jax.sharding.Sharding) for value in values for part in value)
 
 
-def _equations(jaxpr: Any) -> Iterator[Any]:
+def _equations(jaxpr: Jaxpr) -> Iterator[Equation]:
     """Yield all equations of a program and of the programs inside of it."""
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    body: Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in body.eqns:
         yield equation
         for inner in private("core", "jaxprs_in_params")(equation.params):
             yield from _equations(inner)

@@ -1,8 +1,6 @@
-"""Checkpoint policies that a plan asks for: made for a step that takes one, put in place of the names of a step's own.
+"""Checkpoint policies that are requested: made for a step that takes one, put in place of the names of a step's own.
 
-A policy in a request is ``{"saved": [names], "offloaded": [names], "everything": bool}``; what is in neither list is
-recomputed. ``fates`` maps single names to ``offload``, ``save`` or ``remat`` and leaves the rest of a step's own policy
-alone. Run in the child process, where jax is.
+Run in the child process, where jax is.
 """
 
 from __future__ import annotations
@@ -12,7 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hloinspect.compile.protocol import NamedPolicy, StepRequest
 from hloinspect.inputs.manifest import OFFLOAD, SAVE
+
+Policy = Callable[..., object]
+
+Arguments = Mapping[str, Any]
+"""The arguments of ``save_and_offload_only_these_names``, by name."""
 
 NOT_TAKEN = (
     "has no parameter named policy, and makes no policy with jax.checkpoint_policies.save_and_offload_only_these_names "
@@ -29,11 +33,11 @@ class MadePolicy:
     offloaded: frozenset[str]
     called: bool = False
 
-    def noting(self, policy: Callable[..., Any]) -> Callable[..., Any]:
+    def noting(self, policy: Policy) -> Policy:
         """Return the same policy, which notes here that it is called."""
 
         @functools.wraps(policy)
-        def noted(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: object, **kwargs: object) -> object:
             self.called = True
             return policy(*args, **kwargs)
 
@@ -54,36 +58,40 @@ def names_of_dead(made: Iterable[MadePolicy], offloaded: Collection[str]) -> lis
     )
 
 
-def policy_of(wanted: Mapping[str, Any]) -> Any:
-    """The policy object for a step's argument ``policy``."""
+def policy_of(policy: NamedPolicy) -> Policy:
+    """Return the policy object for a step's argument ``policy``."""
     import jax
 
-    policies = jax.checkpoint_policies
-    if wanted.get("everything"):
-        return policies.everything_saveable
-    if wanted["offloaded"]:
-        return policies.save_and_offload_only_these_names(
-            names_which_can_be_saved=[*wanted["saved"]],
-            names_which_can_be_offloaded=[*wanted["offloaded"]],
+    policies: Any = jax.checkpoint_policies
+    made: Policy
+    if policy.everything:
+        made = policies.everything_saveable
+    elif policy.offloaded:
+        made = policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=[*policy.saved],
+            names_which_can_be_offloaded=[*policy.offloaded],
             offload_src="device",
             offload_dst="pinned_host",
         )
-    return policies.save_only_these_names(*wanted["saved"]) if wanted["saved"] else policies.nothing_saveable
+    else:
+        made = policies.save_only_these_names(*policy.saved) if policy.saved else policies.nothing_saveable
+    return made
 
 
-def changed(names: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of ``save_and_offload_only_these_names`` as the request would have them: ``policy`` replaces the
-    names (everything: what it offloads is kept on the device), ``fates`` moves some of them, and ``offloaded``
-    (offload, save or remat) all that are offloaded."""
-    policy = request.get("policy")
-    if policy is not None and not policy.get("everything"):
-        return {**names, _SAVED: [*policy["saved"]], _OFFLOADED: [*policy["offloaded"]]}
-    outcomes: Mapping[str, str] = request.get("outcomes", {})
-    rest = request.get("offloaded", OFFLOAD) if policy is None else SAVE
-    if rest == OFFLOAD and not outcomes:
-        return names
+def changed(names: Arguments, request: StepRequest) -> dict[str, Any]:
+    """Return the arguments of ``save_and_offload_only_these_names`` as the request would have them.
+
+    ``policy`` replaces the names (everything: what it offloads is kept on the device), ``outcomes`` moves some of them,
+    and ``offloaded`` all that are offloaded.
+    """
+    policy = request.policy
+    if policy is not None and not policy.everything:
+        return {**names, _SAVED: [*policy.saved], _OFFLOADED: [*policy.offloaded]}
+    rest = request.offloaded if policy is None else SAVE
+    if rest == OFFLOAD and not request.outcomes:
+        return dict(names)
     was = dict.fromkeys(names.get(_SAVED, ()), SAVE) | dict.fromkeys(names.get(_OFFLOADED, ()), rest)
-    outcome = {**was, **outcomes}
+    outcome = {**was, **request.outcomes}
     return {
         **names,
         _SAVED: [name for name, what in outcome.items() if what == SAVE],
@@ -91,6 +99,8 @@ def changed(names: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def described(names: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The arguments of ``save_and_offload_only_these_names`` as a policy of a request."""
-    return {"saved": [*map(str, names.get(_SAVED, ()))], "offloaded": [*map(str, names.get(_OFFLOADED, ()))]}
+def named_policy(names: Arguments) -> NamedPolicy:
+    """Return the policy that these arguments of ``save_and_offload_only_these_names`` make."""
+    return NamedPolicy(
+        saved=tuple(map(str, names.get(_SAVED, ()))), offloaded=tuple(map(str, names.get(_OFFLOADED, ())))
+    )

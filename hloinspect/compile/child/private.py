@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from jax.experimental.layout import Format
 
+from hloinspect.compile.child.jax_types import Module, Placing
+
 
 class UnknownJaxError(Exception):
     """This JAX is not laid out as the versions that hloinspect knows."""
@@ -18,7 +20,7 @@ class UnknownJaxError(Exception):
 _COMPILE_ONLY_CLIENT = "CompileOnlyPyClient"
 
 
-def module(name: str) -> Any:
+def module(name: str) -> Module:
     """Return the module ``jax._src.<name>``."""
     return importlib.import_module(f"jax._src.{name}")
 
@@ -33,8 +35,8 @@ def private(module_name: str, name: str) -> Any:
         ) from None
 
 
-def replace_everywhere(old: Any, new: Any) -> None:
-    """JAX's modules import each other's functions by name, so set each name that holds ``old`` to ``new``."""
+def replace_everywhere(old: object, new: object) -> None:
+    """Set each name of JAX's modules that holds ``old`` to ``new``: they import each other's functions by name."""
     for found in list(sys.modules.values()):
         if getattr(found, "__name__", "").partition(".")[0] == "jax":
             for name, value in list(vars(found).items()):
@@ -42,8 +44,9 @@ def replace_everywhere(old: Any, new: Any) -> None:
                     setattr(found, name, new)
 
 
-def on_target(place: Any) -> bool:
-    """Whether a device, sharding or format is of a device that is not there. False for abstract meshes and all else."""
+def on_target(place: Placing) -> bool:
+    """Return whether a device, sharding or format is of a device that is not there. False for abstract meshes and all
+    else."""
     if isinstance(place, jax.sharding.Sharding):
         try:
             return on_target(place._device_assignment[0])

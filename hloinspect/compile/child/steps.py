@@ -16,13 +16,16 @@ from typing import Any
 
 import jax
 
+from hloinspect.compile.child.jax_types import Compiled
+from hloinspect.compile.flags import Option
+
 
 class StepError(Exception):
     """The step is not one: its text is the one line that the user sees."""
 
 
-def load_step(step: str, given: Collection[str] = ()) -> Callable[..., Any]:
-    """The function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
+def load_step(step: str, given: Collection[str] = ()) -> Callable[..., object]:
+    """Return the function that ``file.py:function`` or ``package.module:function`` names. Imports the user's module.
 
     Raises StepError where the file, the module or the function is missing, or where the function needs arguments that
     are not ``given`` or does not take one that is; whatever the module itself raises goes through.
@@ -46,8 +49,8 @@ def load_step(step: str, given: Collection[str] = ()) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def takes(function: Callable[..., Any], name: str) -> bool:
-    """Whether a function can be called with a keyword argument of this name."""
+def takes(function: Callable[..., object], name: str) -> bool:
+    """Return whether a function can be called with a keyword argument of this name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -58,7 +61,7 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return anything if named is None else named.kind in by_keyword
 
 
-def _taken(function: Callable[..., Any]) -> str:
+def _taken(function: Callable[..., object]) -> str:
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -67,8 +70,8 @@ def _taken(function: Callable[..., Any]) -> str:
 
 
 def call_step(
-    step: str, function: Callable[..., Any], arguments: Mapping[str, Any] | None = None
-) -> tuple[jax.stages.Lowered, dict[str, Any]]:
+    step: str, function: Callable[..., object], arguments: Mapping[str, object] | None = None
+) -> tuple[jax.stages.Lowered, dict[str, Option]]:
     """Call the step, with keyword arguments if it is to have any, and lower what it returns, if it is not lowered yet.
 
     Returns the ``Lowered``, and the compiler options of a ``Compiled`` that the step returned instead. Raises StepError
@@ -87,10 +90,10 @@ def call_step(
 
 def remember_lowered() -> None:
     """Remember from here on what each ``Compiled`` is compiled from: a step may return one."""
-    compile_it = jax.stages.Lowered.compile
+    compile_it: Callable[..., Compiled] = jax.stages.Lowered.compile
 
     @functools.wraps(compile_it)
-    def compile_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def compile_and_keep(self: jax.stages.Lowered, *args: Any, **kwargs: Any) -> Compiled:
         compiled = compile_it(self, *args, **kwargs)
         options = dict(args[0] if args else kwargs.get("compiler_options") or {})
         _compiled_from[id(compiled)] = _CompiledFrom(compiled, self, options)
@@ -103,9 +106,9 @@ def remember_lowered() -> None:
 class _CompiledFrom:
     """``compiled`` is kept so that its id is not used again."""
 
-    compiled: Any
+    compiled: Compiled
     lowered: jax.stages.Lowered
-    options: dict[str, Any]
+    options: dict[str, Option]
 
 
 _compiled_from: dict[int, _CompiledFrom] = {}
@@ -137,7 +140,7 @@ def _import_module(name: str) -> ModuleType:
         raise  # a module that the user's module imports
 
 
-def _no_such_function(where: str, name: str, module: ModuleType, found: Any) -> str:
+def _no_such_function(where: str, name: str, module: ModuleType, found: object) -> str:
     if found is not None:
         return f"{where}:{name} is {_describe(found)}, not a function"
     candidates = list(_steps_in(module))
@@ -153,7 +156,7 @@ def _steps_in(module: ModuleType) -> Iterator[str]:
             yield name
 
 
-def _required_parameters(function: Callable[..., Any]) -> list[str]:
+def _required_parameters(function: Callable[..., object]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a builtin: let the call say
@@ -162,17 +165,17 @@ def _required_parameters(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind not in optional_kinds]
 
 
-def _as_lowered(value: Any) -> jax.stages.Lowered | None:
+def _as_lowered(value: object) -> jax.stages.Lowered | None:
     if isinstance(value, jax.stages.Lowered):
         return value
     return value.lower() if isinstance(value, jax.stages.Traced) else None
 
 
-def _from_tuple(value: Any) -> jax.stages.Lowered | None:
+def _from_tuple(value: object) -> jax.stages.Lowered | None:
     if not (isinstance(value, tuple) and value):
         return None
     function: Any = value[0]
-    arguments, named = value[1:], dict[str, Any]()
+    arguments, named = value[1:], dict[str, object]()
     while isinstance(function, functools.partial):
         function, arguments, named = function.func, (*function.args, *arguments), {**function.keywords, **named}
     if not callable(getattr(function, "lower", None)):
@@ -181,8 +184,8 @@ def _from_tuple(value: Any) -> jax.stages.Lowered | None:
     return _as_lowered(lowered) or _from_wrapper(lowered)
 
 
-def _from_wrapper(value: Any) -> jax.stages.Lowered | None:
-    """flax's nnx.jit and equinox's filter_jit wrap the Lowered in an object of their own: look one level deep."""
+def _from_wrapper(value: object) -> jax.stages.Lowered | None:
+    """Look one level deep for a Lowered: flax's nnx.jit and equinox's filter_jit wrap it in an object of their own."""
     if isinstance(value, jax.Array):
         return None
     names = {*getattr(value, "__dict__", {}), *(slot for cls in type(value).__mro__ for slot in _slots(cls))}
@@ -195,13 +198,13 @@ def _slots(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _describe_returned(value: Any) -> str:
+def _describe_returned(value: object) -> str:
     if isinstance(value, tuple) and value and inspect.isfunction(value[0]):
         return f"a tuple that begins with {value[0].__name__}, a function that is not jitted (wrap it in jax.jit)"
     return _describe(value)
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if value is None:
         return "None"
     cls = type(value)

@@ -1,7 +1,7 @@
 """Arrays on devices that are not there: all that an array has but its values (child process only).
 
 A program that builds its step puts parameters on devices, adds them up, prints their sizes, hands them to a library
-that asks whether they are arrays. ``TargetArray`` is a ``jax.Array`` to all of them. An operation on it gives another
+that checks whether they are arrays. ``TargetArray`` is a ``jax.Array`` to all of them. An operation on it gives another
 one (``eager.py`` answers for jitted calls, and JAX makes one of each eager operation). Asking for a value that
 nobody knows is an error that says why.
 """
@@ -17,22 +17,24 @@ import jax
 import numpy as np
 from jax.experimental.layout import Format
 
+from hloinspect.compile.child.jax_types import ArrayLike, Aval, Device, DType, Placing, Shape, Sharding
+
 
 class NoValueError(TypeError):
-    """The program asked for the value of an array on the target."""
+    """The program needs the value of an array on the target."""
 
 
 class KnownValue:
-    """A value that is made when somebody asks for it, and once. ``depth`` is how many programs must run for it."""
+    """A value that is made when it is first needed, and once. ``depth`` is how many programs must run for it."""
 
     __slots__ = ("_made", "_make", "depth")
 
-    def __init__(self, make: Callable[[], Any], depth: int) -> None:
-        self._make: Callable[[], Any] | None = make
-        self._made: Any = None
+    def __init__(self, make: Callable[[], ArrayLike], depth: int) -> None:
+        self._make: Callable[[], ArrayLike] | None = make
+        self._made: ArrayLike = None
         self.depth = depth
 
-    def get(self) -> Any:
+    def get(self) -> ArrayLike:
         """Return the value. Raises what making it raises."""
         if self._make is not None:
             self._made, self._make = self._make(), None
@@ -49,17 +51,17 @@ class TargetArray(jax.Array):
 
     __slots__ = ("_committed", "_memory_space", "_struct", "_value")
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what jax.ShapeDtypeStruct takes, and what an array has beside it)
         self,
-        shape: Any,
-        dtype: Any,
+        shape: Shape,
+        dtype: DType,
         *,
-        sharding: Any = None,
+        sharding: Sharding = None,
         weak_type: bool = False,
         committed: bool = True,
         value: KnownValue | None = None,
-        memory_space: Any = None,
-        layout: Any = None,
+        memory_space: Placing = None,
+        layout: Placing = None,
     ) -> None:
         place = sharding if layout is None else Format(layout, sharding)
         self._struct = jax.ShapeDtypeStruct(shape, dtype, sharding=place, weak_type=weak_type)
@@ -68,7 +70,7 @@ class TargetArray(jax.Array):
         self._memory_space = memory_space
 
     @property
-    def aval(self) -> Any:
+    def aval(self) -> Aval:
         aval = jax.typeof(self._struct)
         if self._memory_space is None or isinstance(self.sharding, jax.sharding.NamedSharding):
             return aval  # a NamedSharding says it
@@ -76,7 +78,7 @@ class TargetArray(jax.Array):
 
     @property
     def known_value(self) -> KnownValue | None:
-        """What makes the same array on this machine, None where nobody knows the value."""
+        """Return what makes the same array on this machine, None where nobody knows the value."""
         return self._value
 
     def with_value(self, value: KnownValue) -> TargetArray:
@@ -87,11 +89,11 @@ class TargetArray(jax.Array):
         return other
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> Shape:
         return self._struct.shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> DType:
         return self._struct.dtype
 
     @property
@@ -103,11 +105,11 @@ class TargetArray(jax.Array):
         return math.prod(self.shape)
 
     @property
-    def sharding(self) -> Any:
+    def sharding(self) -> Sharding:
         return self._struct.sharding
 
     @property
-    def format(self) -> Any:
+    def format(self) -> Placing:
         return self._struct.format
 
     @property
@@ -119,11 +121,11 @@ class TargetArray(jax.Array):
         return self._committed
 
     @property
-    def device(self) -> Any:
+    def device(self) -> Placing:
         devices = self.devices()
         return next(iter(devices)) if len(devices) == 1 else self.sharding
 
-    def devices(self) -> set[Any]:
+    def devices(self) -> set[Device]:
         return set() if self.sharding is None else set(self.sharding.device_set)
 
     @property
@@ -145,17 +147,17 @@ class TargetArray(jax.Array):
         return False
 
     def delete(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no memory is held."""
 
     def block_until_ready(self) -> TargetArray:
         return self
 
     def copy_to_host_async(self) -> None:
-        """Nothing is copied."""
+        """Do nothing: there is no value to copy."""
 
     @property
     def addressable_shards(self) -> list[Any]:
-        """The part of each device, with its shape and without a value. Empty where the sharding is not known."""
+        """Return the part of each device, with its shape and without a value. Empty where the sharding is not known."""
         if self.sharding is None:
             return []
         shard = importlib.import_module("jax._src.array").Shard
@@ -177,10 +179,10 @@ class TargetArray(jax.Array):
             raise TypeError("len() of unsized object")
         return int(self.shape[0])
 
-    def __reversed__(self) -> Iterator[Any]:
+    def __reversed__(self) -> Iterator[ArrayLike]:
         yield from reversed(list(self))
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[ArrayLike]:
         if not self.ndim:
             raise TypeError("iteration over a 0-d array")
         if self.sharding is None or len(self.devices()) == 1 or self.is_fully_replicated:
@@ -190,8 +192,8 @@ class TargetArray(jax.Array):
         part = TargetArray(self.shape[1:], self.dtype, sharding=single, weak_type=self.weak_type, committed=False)
         return iter([part] * self.shape[0])
 
-    def addressable_data(self, index: int) -> Any:
-        """The part of one device; see ``addressable_shards``."""
+    def addressable_data(self, index: int) -> ArrayLike:
+        """Return the part of one device; see ``addressable_shards``."""
         return self.addressable_shards[index].data
 
     def __repr__(self) -> str:
@@ -203,7 +205,7 @@ class TargetArray(jax.Array):
         return format(repr(self), spec)
 
 
-def _refuse(array: TargetArray, *args: Any, **kwargs: Any) -> NoReturn:
+def _refuse(array: TargetArray, *args: object, **kwargs: object) -> NoReturn:
     raise NoValueError(
         f"the step's code asks for the value of {array!r}, which is on the target: nothing runs there, "
         f"only shapes are known"
@@ -213,7 +215,7 @@ def _refuse(array: TargetArray, *args: Any, **kwargs: Any) -> NoReturn:
 def _by_value(name: str) -> Any:
     """Return the method ``name`` that answers from the value where it is known, and refuses where it is not."""
 
-    def method(self: TargetArray, *args: Any, **kwargs: Any) -> Any:
+    def method(self: TargetArray, *args: object, **kwargs: object) -> Any:
         if self.known_value is None:
             _refuse(self)
         return getattr(self.known_value.get(), name)(*args, **kwargs)
@@ -250,7 +252,7 @@ def _complete() -> None:
     adders[TargetArray] = adders[importlib.import_module("jax._src.array").ArrayImpl]
 
 
-def _constant(array: TargetArray, *args: Any, **kwargs: Any) -> Any:
+def _constant(array: TargetArray, *args: object, **kwargs: object) -> Any:
     """Return the MLIR constant of an array that a program closes over."""
     if array.known_value is None:
         _refuse(array)

@@ -9,7 +9,7 @@ _FIELD_VALUE = re.compile(r'\s*:?\s*(?:"(?:[^"\\]|\\.)*"|[^\s{}"]+)')
 
 
 def unknown_field(parser_log: str) -> str | None:
-    """The field that protobuf's text parser complains of in ``parser_log``, or None.
+    """Return the field that protobuf's text parser complains of in ``parser_log``, or None.
 
     protobuf logs ``... Message type "stream_executor.GpuDeviceInfoProto" has no field named "thread_dim_limit_x".``
     and XLA's own error does not repeat it.
@@ -19,7 +19,7 @@ def unknown_field(parser_log: str) -> str | None:
 
 
 def without_field(text: str, name: str) -> str:
-    """``text`` without any field ``name``, scalar or message, at any depth. Unchanged where it has none."""
+    """Return ``text`` without any field ``name``, scalar or message, at any depth. Unchanged where it has none."""
     field = re.compile(rf"(?<![\w\"]){re.escape(name)}\b(?=\s*[:{{])")
     while match := field.search(text):
         text = text[: match.start()] + text[_end_of_value(text, match.end()) :]

@@ -28,14 +28,15 @@ class ToolkitError(Exception):
 
 
 def jaxs_folder() -> str | None:
-    """The folder that JAX tells XLA of: of NVIDIA's packages from PyPI, or ``CUDA_ROOT``; None where it knows none."""
+    """Return the folder that JAX gives XLA: of NVIDIA's packages from PyPI, or ``CUDA_ROOT``; None where it knows
+    none."""
     import jax._src.lib
 
     return getattr(jax._src.lib, "cuda_path", None)
 
 
 def find(given: str | None, jaxs: str | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder whose ``bin/ptxas`` and ``nvvm/libdevice`` XLA is to use.
+    """Return the folder whose ``bin/ptxas`` and ``nvvm/libdevice`` XLA is to use.
 
     ``given`` is the user's own ``xla_gpu_cuda_data_dir``, ``jaxs`` is ``jaxs_folder()``. Then come the folder that XLA
     looks in by itself, the variables that CUDA's users set, and the folder that the ``ptxas`` of the ``PATH`` is from.
@@ -61,7 +62,8 @@ def find(given: str | None, jaxs: str | None, environ: Mapping[str, str] = os.en
 
 
 def option(folder: Path, jaxs: str | None) -> dict[str, str]:
-    """The compiler option that XLA needs to find ``folder``: none for what it is told by JAX or finds by itself."""
+    """Return the compiler option that XLA needs to find ``folder``: none for what JAX gives it or what it finds by
+    itself."""
     known = {Path(jaxs)} if jaxs else set(_XLA_LOOKS_IN)
     return {} if folder in known else {OPTION: str(folder)}
 
@@ -73,7 +75,7 @@ def parts(folder: Path) -> list[Path]:
 
 @functools.cache
 def release(folder: Path) -> str | None:
-    """The release of the toolkit's ptxas ("13.0.88"), None where it does not say."""
+    """Return the release of the toolkit's ptxas ("13.0.88"), None where it does not say."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run([folder / _PTXAS, "--version"], capture_output=True, text=True, timeout=30, check=False)
         if found := _RELEASE.search(done.stdout):

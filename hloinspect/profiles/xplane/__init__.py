@@ -1,4 +1,4 @@
-"""Reader of profiler traces. numpy is imported here, and so by nobody who does not read a trace."""
+"""Reader of profiler traces. numpy is imported here, so only commands that read a trace import it."""
 
 from __future__ import annotations
 

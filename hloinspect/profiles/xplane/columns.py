@@ -1,8 +1,8 @@
-"""Decodes the events of a line together: a numpy step reads a field of thousands of events.
+"""Decoding the events of a line together: one numpy operation reads a field of thousands of events.
 
 XEvent (tsl/profiler/protobuf/xplane.proto): metadata_id = 1, offset_ps = 2 or num_occurrences = 5, duration_ps = 3,
-stats = 4. Events are taken in blocks, so that what is needed besides the columns themselves stays small. Events that
-look like many others are read by their layout (``layouts.py``); what is left, one field of all of them after the other.
+stats = 4. Events are read in blocks, so that memory beyond that of the columns stays small. Events with a frequent
+layout are read by that layout (``layouts.py``). Of the others one field of all events is read after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.profiles.xplane.layouts import DURATION_PS, METADATA_ID, OCCURRENCES, OFFSET_PS, STAT, Layout, Layouts
+from hloinspect.profiles.xplane.layouts import (
+    DURATION_PS,
+    METADATA_ID,
+    OCCURRENCES,
+    OFFSET_PS,
+    STAT,
+    EventLayout,
+    Layouts,
+)
 from hloinspect.profiles.xplane.space import (
     ABSENT,
     BYTES,
@@ -27,7 +35,7 @@ from hloinspect.profiles.xplane.space import (
     Ints,
     StatColumn,
 )
-from hloinspect.profiles.xplane.split import contents, split
+from hloinspect.profiles.xplane.split import event_contents, find_events
 from hloinspect.profiles.xplane.varints import Bytes, Places, read_varints, words_of
 from hloinspect.profiles.xplane.wire import VARINT, Buffer, WireError, fields, signed
 
@@ -35,15 +43,17 @@ WINDOW_BYTES = 1 << 23
 BLOCK_EVENTS = 1 << 17
 ROOM = 1.1
 TOGETHER = 1 << 12
-"""Events whose fields are read in turn: what is worked on fits a core's cache."""
+"""Events that are read together. Their bytes and arrays fit into a core's cache."""
 
 MAX_EVENTS = 1 << 25
-"""Events of one line, far more than a profiler keeps (CUPTI's collector ends at 2 Mi): an empty one takes two bytes in
-a file, and 25 in columns."""
+"""Most events of one line, far above what a profiler keeps (CUPTI's collector stops at 2 Mi).
+
+An empty event takes two bytes in a file, and 25 in columns.
+"""
 
 STRAGGLERS = 64
 MANY_ROUNDS = 48
-"""Events with very many fields are read one by one after so many rounds, once so few of them are left."""
+"""Rounds after which events are read one by one, once only a few events with very many fields are left."""
 
 PAD_BYTES = 32
 _STATS_TAG = 0x22  # XEvent.stats: field 4 with a length
@@ -56,7 +66,7 @@ _VALUE_TAGS = {0x11: DOUBLE, 0x18: UINT64, 0x20: INT64, 0x2A: STR, 0x32: BYTES, 
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A statistic that was asked for: its values in one block, and its texts in all of them, each once."""
+    """A requested statistic: its values in one block, and its different texts in all blocks."""
 
     kinds: NDArray[np.uint8]
     bits: Ints
@@ -69,8 +79,8 @@ class _Slot:
 
 @dataclass(slots=True)
 class _Wanted:
-    """The statistics that were asked for, by id. ``table`` gives the slot of an id, -1 for none; its last element
-    stands for all greater ids."""
+    """The requested statistics by id. ``table`` gives the slot of an id, or -1. Its last element is that of all greater
+    ids."""
 
     slots: dict[int, int]
     table: Ints
@@ -88,7 +98,7 @@ class _Table:
     slots: tuple[_Slot, ...]
 
     def part(self, begin: int, end: int) -> _Table:
-        """Those of some of the events: what is written there stands here too."""
+        """Return the table of some of the events, which shares its memory with this one."""
         return _Table(
             self.metadata_id[begin:end],
             self.offset_ps[begin:end],
@@ -106,7 +116,7 @@ def _new_table(size: int, texts: Sequence[dict[bytes, int]]) -> _Table:
 
 
 def _grown(table: _Table, size: int, texts: Sequence[dict[bytes, int]]) -> _Table:
-    """The same events in a table that has room for more."""
+    """Return a table with the same events and room for more."""
     new, count = _new_table(size, texts), len(table.metadata_id)
     for name in ("metadata_id", "offset_ps", "duration_ps", "timed", "counted"):
         getattr(new, name)[:count] = getattr(table, name)
@@ -117,7 +127,7 @@ def _grown(table: _Table, size: int, texts: Sequence[dict[bytes, int]]) -> _Tabl
 
 @dataclass(slots=True)
 class _Block:
-    """Some events of a line while they are read: where each one's next field begins, and where it ends."""
+    """Some events of a line that are being read: where the next field of each begins, and where each event ends."""
 
     data: memoryview
     buffer: Bytes
@@ -131,9 +141,10 @@ class _Block:
 def line_columns(
     data: Buffer, start: int, end: int, names: Sequence[str], stat_names: Mapping[int, str], origin_ps: int
 ) -> Columns:
-    """The events of an XLine, whose first one begins at ``start`` and which ends at ``end``, with statistics by name.
+    """Return the events of an XLine as columns, with statistics by name. Raises WireError.
 
-    ``stat_names`` are the plane's; offsets count from ``origin_ps``. Raises WireError.
+    The line's first event begins at ``start``, and the line ends at ``end``. ``stat_names`` are those of the plane.
+    Offsets count from ``origin_ps``.
     """
     wanted = _wanted(names, stat_names)
     layouts = Layouts(wanted.slots, _VALUE_TAGS)
@@ -141,12 +152,12 @@ def line_columns(
     table, count = _new_table(0, texts), 0
     for window, tags, share in _windows(data, start, end):
         if count + len(tags) > len(table.metadata_id):
-            # room for the rest too, if that is like this; what is not used of it takes no memory
+            # Room for the rest too, if it is like this part. Memory that is not written is not used.
             table = _grown(table, min(MAX_EVENTS, count + int(len(tags) * max(1.0, ROOM * share))), texts)
         for first in range(0, len(tags), BLOCK_EVENTS):
             own = tags[first : first + BLOCK_EVENTS]
             block = _new_block(window, own, wanted, table.part(count, count + len(own)))
-            if wanted.slots:  # without, little of an event is looked at
+            if wanted.slots:  # without them most bytes of an event are not read
                 _read_alike(block, layouts)
             _read_events(block)
             count += len(own)
@@ -160,7 +171,10 @@ def line_columns(
 
 
 def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
-    """Ids above a million, which no profiler gives, are found one by one (``_read_stat``) and not by the table."""
+    """Return the requested statistics by id.
+
+    Ids above a million, which no profiler gives, are not in the table. ``_read_stat`` finds them one by one.
+    """
     numbers = {name: number for number, name in sorted(stat_names.items(), reverse=True)}
     slots = {numbers[name]: slot for slot, name in enumerate(names) if name in numbers}
     small = {number: slot for number, slot in slots.items() if 0 <= number < _MANY_IDS}
@@ -171,11 +185,12 @@ def _wanted(names: Sequence[str], stat_names: Mapping[int, str]) -> _Wanted:
 
 
 def _new_block(data: memoryview, tags: Ints, wanted: _Wanted, table: _Table) -> _Block:
-    return _Block(data, np.frombuffer(data, np.uint8), words_of(data), *contents(data, tags), wanted, table)
+    return _Block(data, np.frombuffer(data, np.uint8), words_of(data), *event_contents(data, tags), wanted, table)
 
 
 def _times(table: _Table, origin_ps: int) -> tuple[Ints, Ints, Flags]:
-    """Start, end, and which events have a time that can be: numbers that do not fit are set to the line's begin."""
+    """Return start, end, and which events have a valid time. Numbers that do not fit are set to the start of the
+    line."""
     offset, duration = table.offset_ps, table.duration_ps
     possible = (offset >= -_MAX_TIME_PS) & (offset <= _MAX_TIME_PS) & (duration >= 0)
     if not possible.all():
@@ -192,11 +207,12 @@ def _times(table: _Table, origin_ps: int) -> tuple[Ints, Ints, Flags]:
 
 
 def _windows(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, Ints, float]]:
-    """Copies of stretches of a line, each in the place of the one before; where the events in them lie; and how many
-    times as long the rest of the line is, this one included. There is something behind a copy, so that a number at its
-    end can be read at full length.
+    """Yield parts of a line, where the events in each lie, and the ratio of the line's rest to the part.
 
-    A copy is quick to make, and to read here and there: it stays in the caches, and numpy asks for large pages.
+    Each part is a copy that replaces the one before. The rest includes the part. Bytes follow a copy, so that a number
+    at its end can be read at full length.
+
+    A copy is fast to make and fast to read at random: it stays in the caches, and numpy requests large pages for it.
     """
     position, size, count = start, WINDOW_BYTES, 0
     everything = np.frombuffer(data, np.uint8)
@@ -208,9 +224,9 @@ def _windows(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, I
         room[:length] = everything[position : position + length]
         room[length : length + PAD_BYTES] = 0
         window = memoryview(room)[: length + PAD_BYTES]
-        tags, used = split(window, length, position + length == end)
+        tags, used = find_events(window, length, position + length == end)
         if not used:
-            size *= 2  # one event, or one other field, that is longer than a stretch
+            size *= 2  # one event, or one other field, that is longer than the part
             continue
         count += len(tags)
         if count > MAX_EVENTS:
@@ -221,7 +237,7 @@ def _windows(data: Buffer, start: int, end: int) -> Iterator[tuple[memoryview, I
         size = WINDOW_BYTES
 
 
-# ---- reading them together
+# ---- reading events together
 
 
 def _read_events(block: _Block) -> None:
@@ -231,12 +247,12 @@ def _read_events(block: _Block) -> None:
 
 
 def _read_alike(block: _Block, layouts: Layouts) -> None:
-    """Reads those that many others are like, and sets them to their end."""
+    """Read the events that have a frequent layout, and set their position to their end."""
     table = block.table
     homes = {METADATA_ID: table.metadata_id, OFFSET_PS: table.offset_ps, DURATION_PS: table.duration_ps}
     layout_of = np.zeros(len(block.position), np.uint16)
 
-    def keep(events: Ints, layout: Layout, numbers: Iterable[Ints]) -> None:
+    def keep(events: Ints, layout: EventLayout, numbers: Iterable[Ints]) -> None:
         layout_of[events] = layout.number
         for what, values in zip(layout.fields, numbers, strict=True):
             home = table.slots[what.slot].bits if what.number == STAT else homes.get(what.number)
@@ -250,8 +266,8 @@ def _read_alike(block: _Block, layouts: Layouts) -> None:
     block.position[left] = begin
 
 
-def _keep_kinds(table: _Table, layouts: Sequence[Layout], layout_of: NDArray[np.uint16]) -> None:
-    """What each event has, by its layout: 0 for none."""
+def _keep_kinds(table: _Table, layouts: Sequence[EventLayout], layout_of: NDArray[np.uint16]) -> None:
+    """Record which fields each event has, by its layout: 0 for none."""
     size = len(layouts) + 1
     kinds = np.zeros((len(table.slots), size), np.uint8)
     timed, counted = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
@@ -281,7 +297,7 @@ def _read_some(block: _Block, live: Ints) -> None:
 
 
 def _read_field(block: _Block, live: Ints) -> Ints:
-    """Reads the next field of the events ``live``; returns those of them that have more."""
+    """Read the next field of the events ``live``. Return those of them that have more fields."""
     tags = block.buffer[block.position[live]]
     if (tags == tags[0]).all():
         _read_fields_of(block, int(tags[0]), live)
@@ -295,7 +311,7 @@ def _read_field(block: _Block, live: Ints) -> Ints:
 
 
 def _read_fields_of(block: _Block, tag: int, members: Ints) -> None:
-    """The same where all the fields are of one kind."""
+    """Read the next field of the events ``members``, which have all the same tag there."""
     if tag == _STATS_TAG:
         _read_stats(block, members)
         return
@@ -318,10 +334,10 @@ def _read_fields_of(block: _Block, tag: int, members: Ints) -> None:
 
 
 def _read_stats(block: _Block, members: Ints) -> None:
-    """Steps over the next statistic of each event, and keeps it if it was asked for.
+    """Step over the next statistic of each event, and keep it if it was requested.
 
-    Fields are written in the order of their numbers: where no statistic is wanted, an event that has its time has only
-    these left, and is done with.
+    Fields are written in the order of their numbers. So where no statistic is requested, an event whose time is known
+    has only statistics left, and nothing more of it is read.
     """
     if not block.wanted.slots:
         done = block.table.timed[members]
@@ -336,7 +352,7 @@ def _read_stats(block: _Block, members: Ints) -> None:
     block.position[members] = end
     if not block.wanted.slots:
         return
-    # XStat: metadata_id = 1 stands in front of the value. What is written in another way is read one by one.
+    # XStat: metadata_id = 1 comes before the value. Statistics that are written differently are read one by one.
     number, value = read_varints(block.buffer, block.words, begin + 1)
     plain = (block.buffer[begin] == _METADATA_ID) & (value <= end) & (number >= 0) & (number < _MANY_IDS)
     table = block.wanted.table
@@ -350,7 +366,7 @@ def _read_stats(block: _Block, members: Ints) -> None:
 
 
 def _keep_stats(block: _Block, members: Ints, slots: Ints, position: Ints, end: Ints) -> None:
-    """Reads the values at ``position``; each field of the oneof XStat.value has its own tag."""
+    """Read the values at ``position``. Each field of the oneof XStat.value has its own tag."""
     tags = block.buffer[position]
     for number in np.flatnonzero(np.bincount(slots)).tolist():
         slot = block.table.slots[number]
@@ -373,11 +389,11 @@ def _keep_stats(block: _Block, members: Ints, slots: Ints, position: Ints, end: 
             slot.bits[events] = values
 
 
-# ---- reading one
+# ---- reading one event
 
 
 def _read_event(block: _Block, event: int) -> None:
-    """Reads what is left of one event."""
+    """Read the remaining fields of one event."""
     begin, finish = int(block.position[event]), int(block.end[event])
     for number, wire, value, start, end in fields(block.data, begin, finish):
         if number == 4 and wire != VARINT:
@@ -394,7 +410,7 @@ def _read_event(block: _Block, event: int) -> None:
 
 
 def _read_stat(block: _Block, event: int, start: int, end: int) -> None:
-    """Keeps the statistic in ``[start, end)`` if it was asked for, however it is written."""
+    """Keep the statistic in ``[start, end)`` if it was requested, in whatever order its fields are written."""
     number = 0
     for field_number, wire, value, _, _ in fields(block.data, start, end):
         if field_number == 1 and wire == VARINT:

@@ -1,4 +1,4 @@
-"""The compiled modules that a trace carries: ``/host:metadata`` has the optimized, scheduled HloProto of each."""
+"""The compiled modules in a trace: ``/host:metadata`` has the optimized, scheduled HloProto of each."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from hloinspect.profiles.xplane.wire import signed
 PLANE = "/host:metadata"
 HLO_PROTO = "Hlo Proto"
 HLO_TEXT = "Hlo Text"
-"""What `hloinspect --format xplane` embeds instead of a module that was read from text: gzipped HLO text."""
+"""Name of the statistic that `hloinspect --format xplane` writes for a module read from text: gzipped HLO text."""
 
 PREDICTION_HOST = "hloinspect-prediction"
-"""The host of profiles that `hloinspect --format xplane` writes: nothing in them was measured."""
+"""Host name in profiles that `hloinspect --format xplane` writes. Nothing in them was measured."""
 
 PROGRAM_ID = "program_id"
 _NUMBERED = re.compile(r"\((\d{1,20})\)$")
 
 
 def embedded_modules(space: XSpace) -> Mapping[int, bytes]:
-    """Serialized HloProtos by program id, a signed 64-bit number (as in the column ``program_id`` of events);
-    or gzipped HLO text (``HLO_TEXT``): ``load_module_bytes`` reads both.
+    """Return the serialized HloProtos by program id, a signed 64-bit number (as in the column ``program_id`` of
+    events).
 
-    Two layouts: since JAX 0.9 ``program_id`` is a statistic beside the proto; before, the name ends in it
-    (``jit_f(12190760917235803885)``: unsigned). The table's own key is a running number in one and tells nothing.
-    Entries without a proto (symbol maps of a TPU) and without an id are passed over.
+    A value may be gzipped HLO text instead (``HLO_TEXT``). ``load_module_bytes`` reads both.
+
+    There are two layouts. Since JAX 0.9 ``program_id`` is a statistic beside the proto. Before, the name ends in it
+    (``jit_f(12190760917235803885)``: unsigned). The table's own key is a running number in one of them, and is not
+    used. Entries without a proto (symbol maps of a TPU) and without an id are skipped.
     """
     found: dict[int, bytes] = {}
     for plane in space.planes:
@@ -41,7 +43,7 @@ def embedded_modules(space: XSpace) -> Mapping[int, bytes]:
 
 
 def program_id_of(kind: EventMetadata) -> int | None:
-    """The program id of an entry of ``/host:metadata`` or of a kind of event; None where it has none."""
+    """Return the program id of an entry of ``/host:metadata`` or of a kind of event, or None where it has none."""
     stated = kind.stats.get(PROGRAM_ID)
     if isinstance(stated, int):
         return signed(stated)

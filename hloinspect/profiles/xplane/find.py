@@ -1,4 +1,4 @@
-"""Which files are the trace? A profile directory holds one XSpace a host, and much else that viewers leave there."""
+"""Finding the files of a trace. A profile directory holds one XSpace for each host, and other files of viewers."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _HOMES = (("plugins", "profile"), ("profile",), ())
 
 
 class Folders(Protocol):
-    """Where to look: folders here (``_Local``), or in a bucket (``remote.py``). Places are texts with slashes."""
+    """Directories to search: those of this machine (``_Local``), or of a bucket (``remote.py``). Paths are texts with
+    slashes."""
 
     def entries(self, folder: str) -> Mapping[str, bool] | None:
-        """The names in a folder, and which of them are folders; None where there is no such folder."""
+        """Return the names in a directory, and whether each is a directory. Return None where there is no such
+        directory."""
 
     def written(self, file: str) -> float:
-        """When a file was written, in seconds."""
+        """Return when a file was written, in seconds."""
 
 
 def find_xplanes(path: str | Path) -> tuple[Path, ...]:
-    """The traces of one run, one file a host, sorted by name.
+    """Return the traces of one run, one file for each host, sorted by name. Raises InputError where there is none.
 
-    ``path`` is a file (taken as it is), a log directory (its newest run in ``plugins/profile``), that directory itself,
-    or the directory of a run. The newest run is the one with the latest name, as ``jax.profiler`` names them by time;
-    where other names are among them, the one whose traces were written last.
-
-    Raises InputError where there is none.
+    ``path`` is a file (which is returned), a log directory (its newest run in ``plugins/profile``), that directory
+    itself, or the directory of a run. The newest run is the one with the latest name, since ``jax.profiler`` names runs
+    by time. Where other names are among them, it is the run whose traces were written last.
     """
     name, path = str(path), Path(path)
     try:
@@ -52,7 +52,7 @@ def find_xplanes(path: str | Path) -> tuple[Path, ...]:
 
 
 def newest_run(folders: Folders, top: str) -> tuple[str, ...]:
-    """The traces in a folder, or else those of the newest run below it; none where there are none."""
+    """Return the traces in a directory, or else those of the newest run below it. It is empty where there are none."""
     own = _traces(folders, top)
     for home in _HOMES if not own else ():
         folder = "/".join((top, *home))
@@ -63,7 +63,7 @@ def newest_run(folders: Folders, top: str) -> tuple[str, ...]:
 
 
 def host_of(path: Path) -> str:
-    """The host that a trace is of, by its file's name: it may hold dots (``10.0.0.1_6003.xplane.pb``)."""
+    """Return the host of a trace from its file's name, which may contain dots (``10.0.0.1_6003.xplane.pb``)."""
     for suffix in reversed(SUFFIXES):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
@@ -71,7 +71,7 @@ def host_of(path: Path) -> str:
 
 
 def _traces(folders: Folders, folder: str) -> tuple[str, ...]:
-    """Not what a viewer has made of them: xprof writes its caches beside them."""
+    """Return the traces in a directory, without the caches that xprof writes beside them."""
     found = folders.entries(folder) or {}
     names = (name for name, is_folder in found.items() if name.endswith(SUFFIXES) and not is_folder)
     return tuple(f"{folder}/{name}" for name in sorted(names))
@@ -88,7 +88,7 @@ def _newest(folders: Folders, runs: Mapping[str, Sequence[str]]) -> str:
 
 
 class _Local:
-    """Folders of this machine."""
+    """Directories of this machine."""
 
     def entries(self, folder: str) -> Mapping[str, bool] | None:
         place = Path(folder)

@@ -1,9 +1,9 @@
-"""Reads together all events that are laid out alike: same fields, same statistics, numbers of the same lengths.
+"""Reading together all events of equal layout: same fields, same statistics, numbers of the same lengths.
 
-A profiler writes millions of events in a few dozen layouts. One event is walked field by field; that says which bytes
-of it are structure (tags, lengths, ids of statistics, whether a number goes on) and where the numbers lie. Of all the
-others of its length those with the same structure are found by comparing just those bytes, and their numbers are read
-from the same places. What is not so plain is left to ``columns.py``, which reads whatever there is.
+A profiler writes millions of events in a few dozen layouts. One event is read field by field. That shows which bytes of
+it are structure (tags, lengths, ids of statistics, whether a number continues) and where the numbers lie. Among the
+other events of its length, those with the same structure are found by comparing these bytes, and their numbers are read
+from the same places. Events of any other kind are left to ``columns.py``, which reads all events.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ from hloinspect.profiles.xplane.wire import BYTES, VARINT, BytesLike, WireError,
 
 MAX_BYTES = 1 << 10
 MAX_LAYOUTS = 32
-"""Of one length; further ones are left."""
+"""Most layouts of events of one length. Further ones are not used."""
 
 MIN_EVENTS = 8
 ROWS = 1 << 12
-"""Events looked at together: what is worked on fits a core's cache."""
+"""Events that are compared together. Their bytes and arrays fit into a core's cache."""
 
 _MAX_TRIES = 4
 METADATA_ID, OFFSET_PS, DURATION_PS, STAT, OCCURRENCES = 1, 2, 3, 4, 5
 _NUMBERS = (METADATA_ID, OFFSET_PS, DURATION_PS, OCCURRENCES)
 Rows = NDArray[np.void]
-Sink = Callable[[Ints, "Layout", Iterable[Ints]], None]
+Sink = Callable[[Ints, "EventLayout", Iterable[Ints]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A number of an event, ``size`` bytes from its byte ``place`` on. ``slot`` and ``kind`` are those of a
-    statistic (``space.py``)."""
+    """A number in an event: ``size`` bytes from its byte ``place`` on.
+
+    ``slot`` and ``kind`` are those of a statistic (``space.py``).
+    """
 
     number: int
     place: int
@@ -46,9 +48,11 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Events whose bytes are ``want`` where ``mask`` has ones (words of eight bytes) have these ``fields``. ``number``
-    counts from 1."""
+class EventLayout:
+    """A layout: events whose bytes are ``want`` where ``mask`` has ones have these ``fields``.
+
+    ``mask`` and ``want`` are words of eight bytes. ``number`` counts from 1.
+    """
 
     number: int
     mask: Words
@@ -58,19 +62,22 @@ class Layout:
 
 @dataclass(slots=True)
 class Layouts:
-    """The layouts seen so far, by length. ``slots`` are ids of the statistics to keep, ``kinds`` the tags that their
-    values may have."""
+    """The layouts found so far, by length of event.
+
+    ``slots`` are the ids of the statistics to keep. ``kinds`` are the tags that their values may have.
+    """
 
     slots: Mapping[int, int]
     kinds: Mapping[int, int]
-    known: dict[int, list[Layout]] = field(default_factory=dict)
-    every: list[Layout] = field(default_factory=list)
+    known: dict[int, list[EventLayout]] = field(default_factory=dict)
+    every: list[EventLayout] = field(default_factory=list)
 
     def read(self, data: BytesLike, begin: Ints, length: Ints, sink: Sink) -> Ints:
-        """Reads what it can of the events that begin there: gives the ``sink`` the indices of some that are alike,
-        their layout, and the numbers of each of its fields.
+        """Read the events that begin at ``begin`` as far as layouts allow. Return the indices of the events that are
+        left.
 
-        ``data`` goes on for eight bytes behind the last event. Returns the indices of the events that are left.
+        The ``sink`` gets the indices of events of equal layout, that layout, and the numbers of each of its fields.
+        ``data`` continues for eight bytes behind the last event.
         """
         left: list[Ints] = []
         order = np.argsort(np.minimum(length, MAX_BYTES).astype(np.int16), kind="stable")
@@ -86,7 +93,7 @@ class Layouts:
         return np.concatenate(left) if left else order
 
     def _read_alike(self, data: BytesLike, begin: Ints, members: Ints, size: int, sink: Sink) -> Ints:
-        """The same for events of one length."""
+        """Read the events ``members``, which have one length. Return the indices of those that are left."""
         rows = _rows(data, begin[members], size)
         layouts = self.known.setdefault(size, [])
         failed: list[int] = []
@@ -116,13 +123,14 @@ class Layouts:
 
 
 def _rows(data: BytesLike, begin: Ints, size: int) -> Rows:
-    """The bytes of events of one length, as a void each, of whole words; what is behind an event fills the last."""
+    """Return the bytes of events of one length, one void of whole words each. The bytes behind an event fill the last
+    word."""
     width = 8 * -(-size // 8)
     places = np.ndarray((len(data) - width + 1,), np.dtype(f"V{width}"), data, 0, (1,))
     return places[begin]
 
 
-def _alike(rows: Rows, layout: Layout) -> NDArray[np.bool_]:
+def _alike(rows: Rows, layout: EventLayout) -> NDArray[np.bool_]:
     words: Words = rows.view("<u8").reshape(len(rows), -1)
     differ: Words = (words[:, 0] ^ layout.want[0]) & layout.mask[0]
     for place in range(1, words.shape[1]):
@@ -132,7 +140,7 @@ def _alike(rows: Rows, layout: Layout) -> NDArray[np.bool_]:
     return same
 
 
-def _numbers(rows: Rows, layout: Layout) -> Iterator[Ints]:
+def _numbers(rows: Rows, layout: EventLayout) -> Iterator[Ints]:
     stride, data = rows.itemsize, rows.view(np.uint8).data
     for one in layout.fields:
         place = min(one.place, stride - 8)
@@ -155,8 +163,9 @@ def _numbers(rows: Rows, layout: Layout) -> Iterator[Ints]:
 
 def layout_of(
     event: bytes, size: int, slots: Mapping[int, int], kinds: Mapping[int, int], number: int = 1
-) -> Layout | None:
-    """How an event, the first ``size`` bytes, is laid out; None where that is not plain enough to read others by."""
+) -> EventLayout | None:
+    """Return the layout of an event, the first ``size`` bytes. Return None if it cannot be used to read other
+    events."""
     draft = _Draft(bytearray(len(event)), bytearray(len(event)), event)
     seen: set[int] = set()
     found: list[Field] = []
@@ -178,7 +187,7 @@ def layout_of(
     except WireError:
         return None
     mask, want = (np.frombuffer(bytes(data), np.dtype("<u8")) for data in (draft.mask, draft.want))
-    return Layout(number, mask, want, tuple(found))
+    return EventLayout(number, mask, want, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +197,12 @@ class _Draft:
     event: bytes
 
     def same(self, start: int, end: int) -> None:
-        """Bytes that must be these."""
+        """Require these bytes to be equal."""
         self.mask[start:end] = b"\xff" * (end - start)
         self.want[start:end] = self.event[start:end]
 
     def number(self, start: int, end: int) -> None:
-        """A varint: only its length must be this."""
+        """Require a varint of this length. Its value may be any."""
         self.mask[start:end] = b"\x80" * (end - start)
         self.want[start:end] = bytes(byte & 0x80 for byte in self.event[start:end])
 
@@ -201,7 +210,7 @@ class _Draft:
 def _stat(
     draft: _Draft, start: int, end: int, slots: Mapping[int, int], kinds: Mapping[int, int], found: list[Field]
 ) -> bool:
-    """An XStat: its id, and behind it at most one value. Whether it is so plain; adds its number if that is wanted."""
+    """Return whether an XStat has its id and then at most one value. Add its number to ``found`` if it is requested."""
     parts = list(fields(draft.event, start, end))
     if not 0 < len(parts) < 3 or parts[0][:2] != (1, VARINT):
         return False

@@ -1,7 +1,7 @@
-"""Opens a trace: an XSpace (``*.xplane.pb``, also gzipped), looked at in place.
+"""Opening a trace: an XSpace (``*.xplane.pb``, also gzipped), read in place.
 
-The file is mapped, not read. Opening it walks over its planes, lines and tables without decoding them, which takes
-milliseconds and finds a file that is cut off or something else.
+The file is mapped, not read. Opening it goes over its planes, lines and tables without decoding them. That takes
+milliseconds, and finds a file that is truncated or of another kind.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hloinspect.profiles.xplane.source import EXPECTED, map_file, refuse
 from hloinspect.profiles.xplane.space import Columns, EventMetadata, Line, Plane, PlaneMetadata, StatValue, XSpace
 from hloinspect.profiles.xplane.wire import BYTES, VARINT, Buffer, WireError, fields, signed
 
-_ABSOLUTE_NS = 1 << 51  # 26 days: later than any session lasts, earlier than any UNIX time
+_ABSOLUTE_NS = 1 << 51  # 26 days: longer than any session, and earlier than any UNIX time
 _MOJIBAKE = b"\xef\xbf\xbd"
 
 
 def open_xspace(path: str | Path) -> XSpace:
-    """The trace in a file; ``.gz`` is unpacked, by content and not by name.
+    """Return the trace in a file. A gzipped file is found by its content, not its name, and unpacked.
 
-    Raises InputError, in one line that begins with the file's name, for what is missing, cut off or no trace. Damage
-    inside a line or a table shows when that is asked for, as an InputError too.
+    Raises InputError, in one line that begins with the file's name, for a file that is missing, truncated or no trace.
+    Damage inside a line or a table is found when that is read, and raises InputError too.
     """
     name = str(path)
     data = map_file(path, name)
@@ -38,7 +38,7 @@ def open_xspace(path: str | Path) -> XSpace:
 
 @contextmanager
 def _named(name: str, data: Buffer) -> Iterator[None]:
-    """Damage, with the name of the file and, where its beginning tells, what it is instead."""
+    """Raise damage as an InputError with the name of the file, and what the file is if its beginning shows that."""
     try:
         yield
     except (WireError, DecodeError) as error:
@@ -54,7 +54,7 @@ def _named(name: str, data: Buffer) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _PlaneParts:
-    """Where the parts of a plane lie in the file, as pairs of begin and end."""
+    """Places of a plane's parts in the file, as pairs of start and end."""
 
     id: int = 0
     name: str = ""
@@ -66,7 +66,7 @@ class _PlaneParts:
 
 @dataclass(frozen=True, slots=True)
 class _LineHead:
-    """A line up to its first event, which begins at ``first``."""
+    """The fields of a line before its first event, which begins at ``first``."""
 
     id: int
     name: str
@@ -79,7 +79,7 @@ def _space(data: Buffer, name: str) -> XSpace:
     planes: list[_PlaneParts] = []
     texts: dict[int, list[str]] = {2: [], 3: [], 4: []}
     for number, wire, _, start, end in fields(data, 0, len(data)):
-        if number > 4:  # a field of the future
+        if number > 4:  # a field of a later version
             continue
         if wire != BYTES:
             raise WireError("it has no planes where a trace has them")
@@ -118,7 +118,7 @@ def _plane_parts(data: Buffer, start: int, end: int) -> _PlaneParts:
 
 
 def _line_head(data: Buffer, start: int, end: int) -> _LineHead:
-    """What stands before a line's events (fields are written in the order of their numbers)."""
+    """Return the fields of a line before its events. Fields are written in the order of their numbers."""
     number_of, name, timestamp = 0, "", 0
     position = start
     for number, wire, value, begin, finish in fields(data, start, end):
@@ -147,7 +147,7 @@ def _plane(data: Buffer, file: str, parts: _PlaneParts, heads: Sequence[_LineHea
             since = head.timestamp_ns - (base_ns if head.timestamp_ns > _ABSOLUTE_NS else 0)
             with _named(file, data):
                 if abs(since) > _ABSOLUTE_NS:
-                    raise WireError(f"line {head.name!r} begins at a time that cannot be")
+                    raise WireError(f"line {head.name!r} begins at an impossible time")
                 return line_columns(data, head.first, head.end, stats, names, since * 1000)
 
         return decode

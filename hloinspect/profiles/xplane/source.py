@@ -1,4 +1,4 @@
-"""Files of traces: mapped where they lie, unpacked into memory where they are gzipped."""
+"""Files of traces: mapped where they are plain, unpacked into memory where they are gzipped."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from hloinspect.errors import InputError
 from hloinspect.profiles.xplane.wire import Buffer
 
 MAX_UNPACKED_BYTES = 1 << 32
-"""What a gzipped trace may unpack to: it lies in memory then. One that is larger can be unpacked and mapped."""
+"""Most bytes to which a gzipped trace may unpack, since it is then held in memory. Users can unpack a larger one."""
 
 EXPECTED = "expected a profiler's trace (XSpace, *.xplane.pb)"
 GZIP = b"\x1f\x8b"
 
 
 def refuse(name: str, found: str) -> NoReturn:
+    """Raise InputError for a file ``name`` that is no trace but ``found``."""
     raise InputError(f"{name}: {EXPECTED}, found {found}")
 
 
 def map_file(path: str | Path, name: str, max_unpacked_bytes: int | None = None, is_trace: bool = True) -> Buffer:
-    """The content of a file: mapped, or unpacked if its first bytes say gzip.
+    """Return the content of a file: mapped, or unpacked if its first bytes are those of gzip.
 
-    Its beginning is checked to be that of an XSpace if ``is_trace``. Raises InputError that begins with ``name``.
+    If ``is_trace``, its beginning is checked to be that of an XSpace. Raises InputError that begins with ``name``.
     """
     try:
         with open(path, "rb") as file:
@@ -53,7 +54,10 @@ def map_file(path: str | Path, name: str, max_unpacked_bytes: int | None = None,
 
 
 def _check_kind(head: bytes, name: str) -> None:
-    """Every XSpace begins with a plane, an error, a warning or a host name: fields 1 to 4 with a length."""
+    """Refuse content that is no XSpace, which begins with field 1 to 4 with a length.
+
+    These are a plane, an error, a warning and a host name. Raises InputError.
+    """
     if head[0] in (0x0A, 0x12, 0x1A, 0x22):
         return
     if head.lstrip()[:1] in (b"{", b"["):
@@ -62,7 +66,7 @@ def _check_kind(head: bytes, name: str) -> None:
 
 
 def _unpack(file: BinaryIO, name: str, max_bytes: int) -> bytes:
-    """The unpacked content of a gzip file of one or more members."""
+    """Return the unpacked content of a gzip file of one or more members."""
     parts: list[bytes] = []
     total = 0
     packed = zlib.decompressobj(wbits=31)

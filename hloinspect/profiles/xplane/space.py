@@ -1,4 +1,4 @@
-"""The model of a profiler's trace: planes (a device, a host), lines (a stream, a thread), and events as columns."""
+"""Model of a profiler's trace: planes (a device, a host), lines (a stream, a thread), and events as columns."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Flags = NDArray[np.bool_]
 StatValue = int | float | str | bytes
 
 ABSENT, DOUBLE, UINT64, INT64, STR, BYTES, REF = 0, 2, 3, 4, 5, 6, 7
-"""What a statistic holds: 0 for nothing, else the number of the field in XStat's oneof."""
+"""Types of a statistic's value: 0 for nothing, else the number of the field in XStat's oneof."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatColumn:
     """One statistic of every event of a line.
 
-    ``kinds`` (uint8) says what each event has of it. ``bits`` (int64) is the number itself, a double's bits, an index
-    into ``texts`` (STR and BYTES), or the id of a statistic whose name is the text (REF; ``names``).
+    ``kinds`` (uint8) is the type of its value for each event. ``bits`` (int64) is the number, the bits of a double, an
+    index into ``texts`` (STR and BYTES), or the id of a statistic whose name is the text (REF, ``names``).
     """
 
     kinds: NDArray[np.uint8]
@@ -32,16 +32,19 @@ class StatColumn:
 
     @property
     def present(self) -> Flags:
-        """Which events have it."""
+        """Return which events have it, as one bool for each event."""
         return np.not_equal(self.kinds, ABSENT)
 
     def integers(self, absent: int = 0) -> Ints:
-        """Its integers; ``absent`` where an event has none. A uint64 above 2**63 comes out negative (``signed``)."""
+        """Return its integers, and ``absent`` for events without one.
+
+        A uint64 of 2**63 or more becomes negative (``signed``).
+        """
         whole = (self.kinds == INT64) | (self.kinds == UINT64)
         return np.where(whole, self.bits, np.int64(absent))
 
     def numbers(self, absent: float = 0.0) -> NDArray[np.float64]:
-        """Its numbers, whole or not; ``absent`` where an event has none."""
+        """Return its integers and doubles, and ``absent`` for events without one."""
         found = np.full(len(self.bits), absent, np.float64)
         signed, unsigned, double = (self.kinds == kind for kind in (INT64, UINT64, DOUBLE))
         found[signed] = self.bits[signed]
@@ -50,7 +53,7 @@ class StatColumn:
         return found
 
     def labels(self) -> tuple[Ints, tuple[str, ...]]:
-        """Its texts, each once, and for every event the index of its own (-1 where it has none)."""
+        """Return the index of each event's text (-1 for none), and the different texts."""
         codes = np.full(len(self.bits), -1, np.int64)
         found: dict[str, int] = {}
         for kinds in ((STR, BYTES), (REF,)):
@@ -64,11 +67,11 @@ class StatColumn:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The events of a line, in the order of the file; every array has one element an event.
+    """The events of a line in the order of the file. Every array has one element for each event.
 
-    ``start_ps`` and ``end_ps`` count from the trace's ``base_ns``. ``usable`` is false for an event that has no time of
-    its own: one that stands for many (``num_occurrences``, of the option gpu_aggregated_tracing), or one whose time
-    cannot be (negative, or beyond 64 bits).
+    ``start_ps`` and ``end_ps`` count from the trace's ``base_ns``. ``usable`` is false for an event without a time of
+    its own: it stands for many events (``num_occurrences``, of the option gpu_aggregated_tracing), or its time is
+    impossible (negative, or beyond 64 bits).
     """
 
     metadata_id: Ints
@@ -82,12 +85,13 @@ class Columns:
 
     @property
     def duration_ps(self) -> Ints:
+        """Return the duration of each event in picoseconds."""
         return self.end_ps - self.start_ps
 
 
 @dataclass(frozen=True, slots=True)
 class EventMetadata:
-    """What all events of one kind share. ``stats`` are constant ones, by name."""
+    """Name and constant statistics of all events of one kind. ``stats`` are by name."""
 
     id: int
     name: str
@@ -97,7 +101,7 @@ class EventMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A stream or a thread. ``timestamp_ns`` is what its events' offsets count from, as the file has it."""
+    """A stream or a thread. The offsets of its events count from ``timestamp_ns``, as the file has it."""
 
     id: int
     name: str
@@ -105,16 +109,16 @@ class Line:
     decode: Callable[[Sequence[str]], Columns]
 
     def columns(self, stats: Sequence[str] = ()) -> Columns:
-        """Its events, with the statistics asked for by name (a column each, also of those that no event has).
+        """Return its events and the requested statistics by name. Each statistic has a column, even if no event has it.
 
-        Decoded anew at every call: keep the result. Raises InputError where the events are damaged.
+        Every call decodes the events again, so keep the result. Raises InputError where the events are damaged.
         """
         return self.decode(stats)
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneMetadata:
-    """The tables of a plane: kinds of events and of statistics by id, statistics of the plane itself by name."""
+    """The tables of a plane: kinds of events and of statistics by id, and statistics of the plane itself by name."""
 
     events: Mapping[int, EventMetadata]
     stat_names: Mapping[int, str]
@@ -123,7 +127,7 @@ class PlaneMetadata:
 
 @dataclass(frozen=True)
 class Plane:
-    """A device or a host (``/device:GPU:0``, ``/host:CPU``). Its tables are decoded when they are first asked for."""
+    """A device or a host (``/device:GPU:0``, ``/host:CPU``). Its tables are decoded at first use."""
 
     id: int
     name: str
@@ -132,27 +136,27 @@ class Plane:
 
     @cached_property
     def metadata(self) -> PlaneMetadata:
-        """Raises InputError where the tables are damaged."""
+        """Return the decoded tables. Raises InputError where they are damaged."""
         return self.read_metadata()
 
     @property
     def events(self) -> Mapping[int, EventMetadata]:
-        """Kinds of events by id. An event may have an id that is not there."""
+        """Return the kinds of events by id. An event may have an id that is missing here."""
         return self.metadata.events
 
     @property
     def stats(self) -> Mapping[str, StatValue]:
-        """Statistics of the plane by name: ``gpu_device_name``, ``memory_bandwidth``."""
+        """Return the statistics of the plane by name, such as ``gpu_device_name`` and ``memory_bandwidth``."""
         return self.metadata.stats
 
 
 @dataclass(frozen=True, slots=True)
 class XSpace:
-    """A trace. ``path`` is what it was read from.
+    """A trace that was read from ``path``.
 
-    Times of columns count from ``base_ns``: 0, or the earliest line's time where the file has UNIX times, of which
-    picoseconds do not fit into 64 bits. ``capped``: the format holds at most a million events, and the profiler may
-    have left some out. ``errors`` and ``warnings`` are the profiler's: it says there that it dropped events.
+    Times of columns count from ``base_ns``. It is 0, or the earliest line's time where the file has UNIX times, whose
+    picoseconds do not fit into 64 bits. ``capped``: the format holds at most a million events, so the profiler may have
+    left some out. ``errors`` and ``warnings`` are those of the profiler, such as dropped events.
     """
 
     path: str
@@ -164,7 +168,7 @@ class XSpace:
     capped: bool = False
 
     def planes_of(self, prefix: str) -> tuple[Plane, ...]:
-        """The planes whose names begin with ``prefix``, such as ``/device:GPU:``."""
+        """Return the planes whose names begin with ``prefix``, such as ``/device:GPU:``."""
         return tuple(plane for plane in self.planes if plane.name.startswith(prefix))
 
 

@@ -1,9 +1,9 @@
-"""Finds where the events of a line lie.
+"""Finding where the events of a line lie.
 
-Each event says how long it is, so each is found from the one before: a walk that Python does slowly. Many stretches
-of a line are walked at once with numpy instead, each from a place that is guessed: the statistics of an event have the
-same tag as the events of a line, so a walk that begins anywhere among them soon is at an event's begin. A guess that no
-walk from the line's true begin arrives at is not used.
+Each event has its own length, so each one is found from the one before, which is slow in Python. Here numpy steps
+through many parts of a line at once, each from a guessed place. The statistics of an event have the same tag as the
+events of a line, so steps that begin at a statistic soon reach the start of an event. A guess is used only if the steps
+from the line's true start arrive at it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from hloinspect.profiles.xplane.wire import BytesLike, WireError, fields, varint
 
 EVENT_TAG = 0x22  # XLine.events and XEvent.stats: field 4 with a length
 LANE_BYTES = (1 << 13) + 3 * 64
-"""No power of two: the places that are looked at together would lie in few sets of a cache."""
+"""Bytes between guessed places. It is no power of two, since these places would share few sets of a cache."""
 
 MIN_LANES = 16
 _WARM_UP = 8
 _FEW = 24
-"""So few walks are cheaper one event at a time."""
+"""Number of walks below which reading one event at a time is faster."""
 
 _WINDOW = 1 << 8
 _METADATA_ID, _OFFSET_PS = 0x08, 0x10
@@ -41,16 +41,16 @@ def _lengths() -> Ints:
 
 
 _AFTER = _lengths()
-"""How far behind an event's tag the next one is, by the two bytes behind that; _FAR for a length of more bytes."""
+"""Distance from an event's tag to the next one, by the two bytes behind it. It is _FAR for a length of more bytes."""
 
 _LINE_HEAD = (1, 2, 3)  # id, name, timestamp_ns
 
 
-def split(data: BytesLike, end: int, is_last: bool) -> tuple[Ints, int]:
-    """Where each whole event's tag stands in the first ``end`` bytes of a stretch of a line, and how far these and
-    other fields go.
+def find_events(data: BytesLike, end: int, is_last: bool) -> tuple[Ints, int]:
+    """Return where the tag of each whole event stands in the first ``end`` bytes, and where these fields end.
 
-    The data go on for ten bytes more. A last field that is cut off is left, unless ``is_last``. Raises WireError.
+    The data are a part of a line, and continue for ten bytes behind ``end``. A last field that is cut off is left out
+    unless ``is_last``. Raises WireError.
     """
     lanes = _walk(data, end) if end >= MIN_LANES * LANE_BYTES else _NO_LANES
     parts: list[Ints] = []
@@ -80,8 +80,9 @@ def split(data: BytesLike, end: int, is_last: bool) -> tuple[Ints, int]:
     return np.concatenate(parts), position
 
 
-def contents(data: BytesLike, tags: Ints) -> tuple[Ints, Ints]:
-    """Where the contents of the events with these tags begin and end. The data go on for ten bytes behind a tag."""
+def event_contents(data: BytesLike, tags: Ints) -> tuple[Ints, Ints]:
+    """Return where the contents of the events with these tags begin and end. The data continue for ten bytes behind a
+    tag."""
     _, length = _heads(quads_of(data), tags)
     begin = tags + 2
     begin += length & np.uint16(128) > 0
@@ -95,7 +96,7 @@ def contents(data: BytesLike, tags: Ints) -> tuple[Ints, Ints]:
 
 
 def _next(data: BytesLike, position: int, end: int) -> tuple[bool, int]:
-    """Whether the field at ``position`` is an event, and the index behind it."""
+    """Return whether the field at ``position`` is an event, and the index behind it."""
     if data[position] == EVENT_TAG:
         length, behind = varint(data, position + 1, end)
         if length > end - behind:
@@ -103,14 +104,17 @@ def _next(data: BytesLike, position: int, end: int) -> tuple[bool, int]:
         return True, behind + length
     number, _, _, _, behind = next(fields(data, position, end))
     if number in _LINE_HEAD:
-        raise WireError("a line of it names itself behind its events")
+        raise WireError("a line has its name after its events")
     return False, behind
 
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """Walks in the order of their begins: for each its events (a row of ``places``), how many they are, and where the
-    next one would be. ``number`` is by begin; ``broken`` are those that do not end where the next one begins."""
+    """Walks in the order of their starts.
+
+    Each has its events (a row of ``places``), their number, and the place of its next event. ``number`` is by start.
+    ``broken`` are the walks that do not end where the next one begins.
+    """
 
     number: dict[int, int]
     places: Ints
@@ -124,7 +128,7 @@ _NO_LANES = _Lanes({}, np.zeros((0, 0), np.int64), _NONE, _NONE, _NONE)
 
 
 def _walk(data: BytesLike, end: int) -> _Lanes:
-    """Walks from many places to where the next walk began, or to what is no whole event of less than 16 KB."""
+    """Return walks from many places. Each ends where the next began, or at anything but a whole event below 16 KB."""
     quads = quads_of(data)
     starts = _starts(data, quads, end)
     steps: list[Ints] = []
@@ -161,11 +165,12 @@ def _spread(values: Ints, at: Ints, size: int) -> Ints:
 
 
 def _starts(data: BytesLike, quads: Quads, end: int) -> Ints:
-    """The true begin, and a guess every few thousand bytes: what looks most like an event, and then a few steps on."""
+    """Return the true start and a guess every few thousand bytes: the place most like an event, and then a few steps
+    on."""
     width, count = min(_WINDOW, LANE_BYTES), max(0, end // LANE_BYTES - 2)
     bytes_at = [np.ndarray((count, width), np.uint8, data, LANE_BYTES + at, (LANE_BYTES, 1)) for at in range(8)]
     is_tag = bytes_at[0] == EVENT_TAG
-    # an event is its length, metadata_id, offset_ps; a statistic has no field of the latter's tag
+    # An event is its length, metadata_id and offset_ps. A statistic has no field with the tag of offset_ps.
     is_event = is_tag & ((bytes_at[2] == _METADATA_ID) | (bytes_at[3] == _METADATA_ID))
     is_event &= np.any([bytes_at[at] == _OFFSET_PS for at in (4, 5, 6, 7)], axis=0)
     guess = np.where(is_event.any(axis=1), is_event.argmax(axis=1), is_tag.argmax(axis=1))
@@ -180,7 +185,7 @@ def _starts(data: BytesLike, quads: Quads, end: int) -> Ints:
 
 
 def _step(quads: Quads, position: Ints) -> tuple[Flags, Ints]:
-    """Whether an event may be at each position, and the index behind it. Lengths of one and two bytes are read."""
+    """Return whether each position may be an event, and the index behind it. Lengths of one and two bytes are read."""
     tag, length = _heads(quads, position)
     behind = _AFTER.take(length)
     behind += position
@@ -188,6 +193,6 @@ def _step(quads: Quads, position: Ints) -> tuple[Flags, Ints]:
 
 
 def _heads(quads: Quads, position: Ints) -> tuple[Bytes, NDArray[np.uint16]]:
-    """The byte at each position, and the two behind it as a number."""
+    """Return the byte at each position, and the two bytes behind it as a number."""
     head = quads[position].view(_HEAD)
     return head["tag"], head["length"]

@@ -1,4 +1,4 @@
-"""Many varints at once."""
+"""Reading many varints at once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
 Places = NDArray[np.void]
 Quads = NDArray[np.void]
-"""Eight (or four) bytes from each place on. They are not aligned: numpy picks them quickest if they are no numbers."""
+"""Eight (or four) bytes from each place on. They are not aligned; numpy selects void elements faster than numbers."""
 
 Ints = NDArray[np.int64]
 
 _STOPS = np.uint64(0x8080808080808080)
 _PAYLOADS = np.uint64(0x7F7F7F7F7F7F7F7F)
 _LENGTHS = np.uint64(0x0102030405060708)
-# Halves, quarters and eighths of a word: which groups of bits stay, which move down, and how far.
+# For halves, quarters and eighths of a word: which groups of bits stay, which move down, and by how much.
 _SQUEEZES = tuple(
     tuple(map(np.uint64, step))
     for step in (
@@ -30,19 +30,19 @@ _SQUEEZES = tuple(
 
 
 def words_of(data: BytesLike) -> Places:
-    """The eight bytes that begin at every place of ``data`` (all but the last seven): little-endian numbers."""
+    """Return the eight bytes from every place of ``data`` (except the last seven) as little-endian numbers."""
     return np.ndarray((max(0, len(data) - 7),), np.dtype("V8"), data, 0, (1,))
 
 
 def quads_of(data: BytesLike) -> Quads:
-    """The four bytes that begin at every place of ``data`` (all but the last three): little-endian numbers."""
+    """Return the four bytes from every place of ``data`` (except the last three) as little-endian numbers."""
     return np.ndarray((max(0, len(data) - 3),), np.dtype("V4"), data, 0, (1,))
 
 
 def read_varints(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, Ints]:
-    """The varint at each position, as the int64 of its bits, and the index behind it.
+    """Return the varint at each position, as the int64 of its bits, and the index behind it.
 
-    ``buffer`` must go on for 10 bytes behind the last position. Raises WireError for a number longer than that.
+    ``buffer`` must continue for 10 bytes behind the last position. Raises WireError for a longer number.
     """
     byte = buffer[position]
     value = byte.astype(np.int64)
@@ -54,7 +54,7 @@ def read_varints(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, In
 
 
 def squeeze(words: Words, size: int = 8) -> Words:
-    """The numbers whose varints are the lowest ``size`` bytes of words: seven bits of each byte."""
+    """Return the numbers whose varints are the lowest ``size`` bytes of words: seven bits of each byte."""
     bits = words & (_PAYLOADS >> np.uint64(8 * (8 - size)))
     for step, (stay, move, by) in enumerate(_SQUEEZES):
         if size > 1 << step:
@@ -63,8 +63,10 @@ def squeeze(words: Words, size: int = 8) -> Words:
 
 
 def _read_long(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, Ints]:
-    """Varints of two to eight bytes from one word each: its lowest clear top bit ends the number, and what is below
-    closes up."""
+    """Return varints of two to eight bytes, each from one word.
+
+    The lowest clear top bit ends the number. The groups of seven bits below it are moved together.
+    """
     word: Words = words[position].view("<u8")
     stop = ~word & _STOPS
     stop &= -stop
@@ -77,7 +79,7 @@ def _read_long(buffer: Bytes, words: Places, position: Ints) -> tuple[Ints, Ints
 
 
 def _read_longest(buffer: Bytes, position: Ints) -> tuple[Ints, Ints]:
-    """Varints of nine and ten bytes: unsigned ids, and negative numbers."""
+    """Return varints of nine and ten bytes: unsigned ids, and negative numbers."""
     value = np.zeros(len(position), np.int64)
     for index in range(8):
         value |= (buffer[position + index] & 127).astype(np.int64) << (7 * index)

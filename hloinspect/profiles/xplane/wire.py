@@ -1,6 +1,6 @@
-"""Walks the fields of serialized messages where they lie, so that a file is looked at without being decoded.
+"""Reading the fields of serialized messages in place, without decoding the file.
 
-Scalar code for what is few: planes, lines, metadata. The events themselves are decoded together in ``columns.py``.
+This is scalar code for what is few: planes, lines, metadata. The events are decoded together in ``columns.py``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class WireError(Exception):
-    """Bytes that are no message. The reader adds the file's name and makes an InputError of it."""
+    """Bytes that are no message. The reader adds the file's name and raises an InputError."""
 
 
 def varint(data: BytesLike, position: int, end: int) -> tuple[int, int]:
-    """An unsigned varint and the index behind it. Raises WireError where it runs past ``end``."""
+    """Return an unsigned varint and the index behind it. Raises WireError where it runs past ``end``."""
     value = 0
     for shift in range(0, 70, 7):
         if position >= end:
@@ -33,15 +33,16 @@ def varint(data: BytesLike, position: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """An unsigned 64-bit number as the signed one of the same bits (int64 fields; program ids, see ``embedded.py``)."""
+    """Return an unsigned 64-bit number as the signed one of the same bits (int64 fields and program ids,
+    ``embedded.py``)."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     return value - (1 << 64) if value >> 63 else value
 
 
 def fields(data: BytesLike, position: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """(number, wire type, value, content start, content end) of each field of the message in ``[position, end)``.
+    """Yield (number, wire type, value, content start, content end) of each field of the message in ``[position, end)``.
 
-    ``value`` is that of a varint, else 0; the content is that of a string or message. Raises WireError.
+    ``value`` is that of a varint, else 0. The content is that of a string or message. Raises WireError.
     """
     while position < end:
         tag, position = varint(data, position, end)
@@ -57,7 +58,7 @@ def fields(data: BytesLike, position: int, end: int) -> Iterator[tuple[int, int,
         elif wire in (FIXED64, FIXED32):
             size = 8 if wire == FIXED64 else 4
         else:
-            raise WireError("it has a field of a kind that no message has")
+            raise WireError("it has a field of an unknown wire type")
         if size > end - position:
             raise WireError("it is cut off")
         yield number, wire, 0, position, position + size

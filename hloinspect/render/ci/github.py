@@ -17,13 +17,13 @@ from hloinspect.rules.rule import ERROR
 MAX_FINDINGS = 10
 """GitHub shows ten annotations of a kind for a step."""
 
-# Most findings do not fail the gate (a budget does), so they are one step quieter than their severity.
+# Most findings do not fail the gate (a budget does), so they are shown one level below their severity.
 _COMMANDS = {"error": "warning", "warning": "notice"}
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """An error for each budget that does not hold, each finding that fails whatever the budgets are and each step that
-    could not be read, and warnings and notices for the other findings and for what nobody looked for."""
+    """Return an error for each budget that does not hold, for each finding that fails whatever the budgets are, and for
+    each step that could not be read. The other findings, and what nobody looked for, become warnings and notices."""
     here = Path.cwd()
     lines = []
     for one in unread:
@@ -65,7 +65,7 @@ def _finding(command: str, finding: FindingInfo, checked: Checked, here: Path) -
 
 
 def _command(command: str, place: Place, name: str, text: str) -> str:
-    """One command, escaped as the runner's toolkit does (actions/toolkit, command.ts)."""
+    """Return one command, escaped as the runner's toolkit does (actions/toolkit, command.ts)."""
     properties = {"file": place.file, "line": str(place.line), "title": name}
     written = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     return f"::{command} {written}::{_data(text)}"

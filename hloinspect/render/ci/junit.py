@@ -15,10 +15,13 @@ from hloinspect.kinds import UNKNOWN
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """A test suite for each step, a test case for each budget: failures for what is over, errors for what nobody can
-    say (skipped where that is allowed), and for a step that could not be read. A case each for what fails whatever the
-    budgets are, one that passes for what these rules found that is no error, and one that is skipped for what nobody
-    looked for."""
+    """Return a test suite for each step.
+
+    A suite has a test case for each budget: a failure where it is exceeded, an error where nobody can say (skipped
+    where that is allowed). It has one for each finding that fails whatever the budgets are, one that passes for what
+    these rules found that is no error, and a skipped one for what nobody looked for. A step that could not be read is
+    an error.
+    """
     whole = _counts([tag for checked in checks for tag in _tags(checked, allow_unknown)] + ["error"] * len(unread))
     whole.pop("skipped")  # the schemas of Jenkins and Maven have it on suites only
     root = ElementTree.Element("testsuites", whole)

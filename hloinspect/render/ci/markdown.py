@@ -16,8 +16,11 @@ _MARKS = {"within": "ok", "over": "**FAILED**", "unknown": "unknown", "missing":
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """A table of what fails whatever the budgets are, of all budgets and of what could not be read; what nobody looked
-    for; for each step that did not pass what changed; for each with a baseline what is new, and its figures."""
+    """Return a table of what fails whatever the budgets are, of all budgets and of what could not be read.
+
+    Below it stand what nobody looked for, what changed for each step that did not pass, and what is new and which
+    figures differ for each step with a baseline.
+    """
     word = _WORDS.get(overall(checks, allow_unknown, unread), "could not tell")
     lines = [f"### hloinspect: {word}", ""]
     lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
@@ -60,7 +63,7 @@ def _row(checked: Checked, result: BudgetResult) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that neither ends a cell nor begins a tag."""
+    """Return text that neither ends a cell nor begins a tag."""
     shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace("|", "\\|").replace("`", "'")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
-from hloinspect.gate.budget import FINDINGS, LOST, counted
+from hloinspect.gate.budget import FINDINGS, LOST, counted_rule
 from hloinspect.gate.difference import TransferChange
 from hloinspect.gate.findings import WENT, new_count
 from hloinspect.gate.gate import Checked
@@ -25,38 +25,38 @@ class Place:
 
 
 def seen_from(path: str, folder: Path) -> str:
-    """A path as the working directory sees it; one from elsewhere stays absolute."""
+    """Return a path relative to the working directory; one from elsewhere stays absolute."""
     pure = PurePath(path)
     return (pure.relative_to(folder) if pure.is_absolute() and pure.is_relative_to(folder) else pure).as_posix()
 
 
 def uri_of(file: str) -> str:
-    """A path as a URI: relative ones relative."""
+    """Return a path as a URI; a relative path stays relative."""
     pure = PurePath(file)
     return Path(file).as_uri() if pure.is_absolute() else quote(pure.as_posix())
 
 
 def input_place(checked: Checked, folder: Path) -> Place:
-    """The first line of the input's own file: where something belongs that no line of the user's code is known for."""
+    """Return the first line of the input's own file: the place of whatever has no line in the user's code."""
     return source_place(checked.report.input.path, folder)
 
 
 def source_place(source: str, folder: Path) -> Place:
-    """The first line of the file of an INPUT."""
+    """Return the first line of the file of an INPUT."""
     file, colon, _ = source.rpartition(":")
     return Place(seen_from(file if colon and file.endswith(".py") else source, folder), 1)
 
 
 def finding_place(finding: FindingInfo, checked: Checked, folder: Path) -> Place:
-    """Where a finding points."""
+    """Return where a finding points."""
     if finding.source is None:
         return input_place(checked, folder)
     return Place(seen_from(finding.source.file, folder), max(1, finding.source.line))
 
 
 def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
-    """Where a broken budget points: the transfer that is gone, the finding that is new, the transfer that costs more
-    than in the baseline, or the one that the step waits for the longest."""
+    """Return where a broken budget points: the transfer that is gone, the finding that is new, the transfer that costs
+    more than in the baseline, or the one that the step waits for the longest."""
     changes = checked.difference
     if changes is not None:
         groups = [change.group for change in changes.transfers if change.kind == WENT or _fewer(change)]
@@ -78,7 +78,7 @@ def budget_place(result: BudgetResult, checked: Checked, folder: Path) -> Place:
 
 def _new_groups(result: BudgetResult, checked: Checked) -> list[FindingGroup]:
     """Return the new findings that a budget counts."""
-    counting = counted(result.budget.metric)
+    counting = counted_rule(result.budget.metric)
     return [new.change.group for new in checked.new if new_count([new.change], *counting)]
 
 

@@ -29,8 +29,11 @@ _BUDGET_RULES = {
 
 
 def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Sequence[Unread] = ()) -> str:
-    """One run with a result for each finding and each budget that does not hold, and a notification for each step that
-    could not be read and for what nobody looked for. A step that its compiler refused is a result too."""
+    """Return one run with a result for each finding and each budget that does not hold.
+
+    A step that its compiler refused is a result too. A step that could not be read, and what nobody looked for, are
+    notifications.
+    """
     here = Path.cwd()
     results = []
     for checked in checks:
@@ -77,17 +80,17 @@ def _refusal(unread: Unread, here: Path) -> dict[str, Any]:
 
 
 def _rules(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rules that speak in the results, with their pages."""
+    """Return the rules that the results name, with their pages."""
     from hloinspect.rules.registry import RULES
 
-    spoken = {result["ruleId"] for result in results}
+    named = {result["ruleId"] for result in results}
     found: list[dict[str, Any]] = [
         {"id": code, "name": code, "shortDescription": {"text": text}}
         for code, text in _BUDGET_RULES.items()
-        if code in spoken
+        if code in named
     ]
     for rule in RULES:
-        if rule.code in spoken:
+        if rule.code in named:
             sections = rule.sections()
             found.append(
                 {

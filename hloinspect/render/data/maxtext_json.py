@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
-
 from hloinspect.maxtext.summary import SCHEMA, MaxTextAnswer
-from hloinspect.report.json import rounded
+from hloinspect.report.json import document_json
 
 
 def maxtext_json(answer: MaxTextAnswer) -> str:
-    """The answer as indented JSON text; each variant's ``report`` is a ``hloinspect.report/1``."""
-    return json.dumps({"schema": SCHEMA, **dict_of(answer)}, indent=2)
-
-
-def dict_of(answer: MaxTextAnswer) -> dict[str, object]:
-    found = rounded(asdict(answer))
-    assert isinstance(found, dict)
-    return found
+    """Return the answer as indented JSON text; each variant's ``report`` is a ``hloinspect.report/1``."""
+    return document_json(SCHEMA, answer)

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def html_page(*answers: Answer) -> str:
-    """The page of one answer of ``inspect`` or ``trace``, or of two of them side by side, as text.
+    """Return the page of one answer of ``inspect`` or ``trace``, or of two of them side by side, as text.
 
-    A bare Report gives a page without a timeline. Raises UsageError for none, or more than two.
+    A bare Report gives a page without a timeline. Raise UsageError for none, or more than two.
     """
     from hloinspect.errors import UsageError
     from hloinspect.render.page.page import build
@@ -21,9 +21,9 @@ def html_page(*answers: Answer) -> str:
         raise UsageError(f"a page shows one input, or two side by side; these are {len(answers)}")
     if len(answers) == 1:
         return build([side_of(answers[0])])
-    from hloinspect.gate.difference import difference
+    from hloinspect.gate.difference import snapshot_difference
     from hloinspect.gate.snapshot import snapshot_of
 
     sides = [side_of(answer, label) for answer, label in zip(answers, "AB", strict=True)]
     snapshots = [snapshot_of(side.report, side.report.input.path) for side in sides]
-    return build(sides, difference(*snapshots))
+    return build(sides, snapshot_difference(*snapshots))

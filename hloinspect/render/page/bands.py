@@ -1,6 +1,6 @@
 """Timelines as the page carries them: columns of small integers, one row of the picture a timeline.
 
-Times are counted in a unit that leaves nine digits to the step, starts are told from the start before, and names are
+Times are counted in a unit that leaves nine digits to the step, starts are differences to the one before, and names are
 numbers of one table for the whole page. A step of 5,600 intervals takes 150 kB so.
 """
 
@@ -25,7 +25,7 @@ from hloinspect.timeline.timeline import (
 )
 
 MAX_INTERVALS = 20_000
-"""Intervals of one timeline that are kept apart; of more, short neighbours are drawn as one."""
+"""Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
 
 KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 LANES = ("main", "wait", "side", "communication", D2H, H2D)
@@ -44,13 +44,13 @@ class Strings:
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """The number of a text. A very long one is cut."""
+        """Return the number of a text. A very long one is cut."""
         shown = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}\u2026"
         return self._numbers.setdefault(printable(shown), len(self._numbers))
 
     @property
     def table(self) -> list[str]:
-        """The texts in the order of their numbers."""
+        """Return the texts in the order of their numbers."""
         return list(self._numbers)
 
 
@@ -64,7 +64,7 @@ class Band:
 
 
 def encode_band(band: Band, strings: Strings) -> dict[str, object]:
-    """The band as plain lists (assets/decode.js reads them)."""
+    """Return the band as plain lists (assets/decode.js reads them)."""
     timeline, drawn_together_ps = thinned(band.timeline, MAX_INTERVALS)
     unit = unit_ps(timeline)
     curves = band.memory.segments if band.memory is not None else ()
@@ -89,7 +89,7 @@ def encode_band(band: Band, strings: Strings) -> dict[str, object]:
 
 
 def unit_ps(timeline: Timeline) -> int:
-    """Picoseconds of the unit in which a timeline's times are written: a power of ten."""
+    """Return the picoseconds of the unit in which a timeline's times are written: a power of ten."""
     longest = max((segment.end_ps for segment in timeline.segments), default=0)
     return int(10 ** max(0, len(str(longest)) - _DIGITS))
 
@@ -111,7 +111,7 @@ def _segment(segment: Segment, unit: int, strings: Strings) -> dict[str, object]
 
 
 def lane_of(interval: Interval) -> int:
-    """The row of an interval, as a place in ``LANES``."""
+    """Return the row of an interval, as a place in ``LANES``."""
     return LANES.index("wait" if interval.kind == WAIT else interval.stream)
 
 
@@ -120,7 +120,7 @@ def _units(ps: int, unit: int) -> int:
 
 
 def deltas(numbers: Iterable[int]) -> list[int]:
-    """Each number less the one before."""
+    """Return each number less the one before."""
     found, before = [], 0
     for number in numbers:
         found.append(number - before)
@@ -140,8 +140,8 @@ def _curve(curve: SegmentCurve, unit: int, scale: int) -> dict[str, list[int]]:
 
 
 def thinned(timeline: Timeline, most: int) -> tuple[Timeline, int]:
-    """The timeline with at most about ``most`` intervals, and the length in picoseconds below which neighbours became
-    one (0 where none did). Transfers and waits are never touched."""
+    """Return the timeline with at most about ``most`` intervals, and the length in picoseconds below which neighbours
+    became one (0 where none did). Transfers and waits are never merged."""
     count = sum(len(segment.intervals) for segment in timeline.segments)
     if count <= most:
         return timeline, 0
@@ -157,7 +157,8 @@ def thinned(timeline: Timeline, most: int) -> tuple[Timeline, int]:
 
 
 def _merged(intervals: Sequence[Interval], grain: int) -> tuple[Interval, ...]:
-    """Intervals of compute and collectives that are shorter than ``grain`` and less apart than that become one."""
+    """Return intervals of which neighbours of compute or collectives that are shorter than ``grain``, with gaps shorter
+    than that, became one."""
     found: list[Interval] = []
     runs: dict[tuple[IntervalKind, Stream], list[Interval]] = {}
 

@@ -13,20 +13,21 @@ _WORD = re.compile(r"[a-z]+[ ,:;]")
 
 
 def text(value: str) -> str:
-    """Text from outside as text of a page: marks that turn the direction of writing and control characters are ``?``,
-    and nothing in it is markup."""
+    """Return text from outside as text of a page: nothing in it is markup, and control characters and marks that change
+    the direction of writing are ``?``."""
     return escape(printable(value), quote=True)
 
 
 def element(tag: str, inner: str, **attributes: str | None) -> str:
-    """An element around HTML. Attributes are escaped; ``class_`` is class, and underscores are hyphens."""
+    """Return an element around HTML. Attributes are escaped; ``class_`` is class, and underscores are hyphens."""
     names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
     written = "".join(f' {name}="{text(value)}"' for name, value in names.items() if value is not None)
     return f"<{tag}{written}>{inner}</{tag}>"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, numbers: Iterable[int] = ()) -> str:
-    """A table of texts. ``numbers`` are the columns that are set to the right; the first one names its row."""
+    """Return a table of texts. ``numbers`` are the columns that are set to the right; the first column names its
+    row."""
     right = set(numbers)
 
     def cells(tag: str, row: Sequence[str]) -> str:
@@ -46,7 +47,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str, numb
 
 
 def prose(source: str) -> str:
-    """Paragraphs of a rule's page, with its `code` and **stress**."""
+    """Return paragraphs of a rule's page, with its `code` and **stress**."""
     found = []
     for paragraph in re.split(r"\n\s*\n", source.strip()):
         escaped = text(" ".join(paragraph.split()))
@@ -61,12 +62,12 @@ def _marked(match: re.Match[str]) -> str:
 
 
 def preformatted(source: str) -> str:
-    """Lines that stay as they are."""
+    """Return lines that keep their spaces and breaks."""
     return "<pre>" + "\n".join(text(line) for line in source.splitlines()) + "</pre>"
 
 
 def sentence(value: str) -> str:
-    """A text with a full stop, and a capital letter where it begins with a word and not with a name, escaped; flags and
-    `code` are set as such."""
+    """Return a text as an escaped sentence with a full stop. It gets a capital letter where it begins with a word and
+    not with a name; flags and `code` are set as such."""
     shown = value[:1].upper() + value[1:] if _WORD.match(value) else value
     return _MARKS.sub(_marked, text(shown if shown.endswith((".", "?", "!")) else f"{shown}."))

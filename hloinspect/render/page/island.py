@@ -35,7 +35,8 @@ _FROM_MEASUREMENT = (
 
 
 def island(sides: Sequence[Side]) -> str:
-    """The data as JSON text that may stand in a script element: it holds no ``<``, ``>`` or ``&``, and only ASCII."""
+    """Return the data as JSON text that may stand in a script element: it holds no ``<``, ``>`` or ``&``, and only
+    ASCII."""
     strings = Strings()
     data: dict[str, object] = {
         "format": FORMAT,
@@ -68,7 +69,7 @@ def _side(side: Side, strings: Strings) -> dict[str, object]:
 
 
 def columns(rows: Sequence[Mapping[str, object]], strings: Strings) -> dict[str, object]:
-    """Rows with the same keys as columns; one that holds a single value is that value in a list of its own."""
+    """Return rows with the same keys as columns; a column of one value throughout is a list of that value alone."""
     found: dict[str, object] = {"count": len(rows), "texts": sorted(_TEXTS)}
     if not rows:
         return {**found, "columns": {}}

@@ -14,7 +14,7 @@ _KEPT = ("kept", "merged")
 
 
 def memory(sides: Sequence[Side]) -> str:
-    """The fullest moment of device memory, a table for each input that knows it."""
+    """Return what is held when device memory is fullest, a table for each input that knows it."""
     parts = []
     for side in sides:
         found = _peak(side.report)
@@ -53,7 +53,8 @@ def _peak(report: Report) -> str:
 
 
 def requested(sides: Sequence[Side]) -> str:
-    """What the program asked of host memory and what became of it, the lost first; nothing where that is not known."""
+    """Return what the program requests of host memory and what became of it, the lost first; nothing where that is not
+    known."""
     rows = []
     for side in sides:
         audit = side.report.audit
@@ -75,12 +76,12 @@ def requested(sides: Sequence[Side]) -> str:
     if not rows:
         return ""
     head = ("requested", "by", "times", "runs", "became", "where", "why")
-    inner = table(head, rows, "What the program asked of host memory, and what became of it", (2, 3))
-    return element("section", f"<h2>Asked of host memory</h2>{inner}", id="requested")
+    inner = table(head, rows, "What the program requests of host memory, and what became of it", (2, 3))
+    return element("section", f"<h2>Requested of host memory</h2>{inner}", id="requested")
 
 
 def others(sides: Sequence[Side]) -> str:
-    """What has to do with the host and is no transfer of the offload: nothing where there is none."""
+    """Return what has to do with the host and is no transfer of the offload; nothing where there is none."""
     rows = [row for side in sides for row in _others(side)]
     if not rows:
         return ""

@@ -1,6 +1,6 @@
 """Device and host memory along a timeline: which buffers live when each instruction runs.
 
-The live ranges are those of the schedule (memory/liveness.py); a timeline's intervals bear the names of instructions,
+The live ranges are those of the schedule (memory/liveness.py); a timeline's intervals have the names of instructions,
 and so say when each place of the schedule is reached. Between two of them time goes with the number of instructions.
 """
 
@@ -16,7 +16,7 @@ from hloinspect.memory.liveness import Liveness
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, Segment, Timeline
 
 MAX_POINTS = 4000
-"""Points of one curve. Where a stretch has more, the most of each part of it is kept."""
+"""Points of one curve. Where a segment has more, the greatest of each part of it is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class MemoryCurve:
 
 
 def memory_curve(memory: Memory, timeline: Timeline) -> MemoryCurve | None:
-    """The memory along a timeline. None where no interval bears the name of an instruction of the schedule."""
+    """Return the memory along a timeline; None where no interval has the name of an instruction of the schedule."""
     live = memory.live
     device = _held(live, device_spaces(live), memory.device)
     host = _held(live, (HOST_MEMORY_SPACE,), memory.host)
@@ -61,7 +61,7 @@ def memory_curve(memory: Memory, timeline: Timeline) -> MemoryCurve | None:
 
 
 def _held(live: Liveness, spaces: Iterable[int], use: SpaceUse) -> list[int]:
-    """Bytes that are needed at each time of the flat schedule: what stands all along, and the temporaries."""
+    """Return the bytes that are needed at each time of the flat schedule: arguments, results and temporaries."""
     chosen = set(spaces)
     standing = sum(
         buffer.bytes
@@ -81,7 +81,7 @@ def _held(live: Liveness, spaces: Iterable[int], use: SpaceUse) -> list[int]:
 
 
 def _marks(segment: Segment, places: dict[str, int]) -> list[tuple[int, int, int]]:
-    """Where the main stream is when: (start, end, place in the schedule), times from the segment's start."""
+    """Return when the main stream is where: (start, end, place in the schedule), times from the segment's start."""
     found = [
         (i.start_ps - segment.start_ps, i.end_ps - segment.start_ps, places[i.name])
         for i in segment.intervals
@@ -93,7 +93,7 @@ def _marks(segment: Segment, places: dict[str, int]) -> list[tuple[int, int, int
 def _points(
     segment: Segment, marks: Sequence[tuple[int, int, int]], live: Liveness, before: int
 ) -> Iterable[tuple[int, int]]:
-    """Times from the segment's start, each with the place of the schedule that is reached then."""
+    """Yield times from the segment's start, each with the place of the schedule that is reached then."""
     yield 0, marks[0][2] if marks else before
     for number, (start, end, place) in enumerate(marks):
         last = place + 1
@@ -110,7 +110,7 @@ def _points(
 def _curve(
     points: Sequence[tuple[int, int]], length: int, device: Sequence[int], host: Sequence[int], most: int
 ) -> SegmentCurve:
-    """The steps at these points; of many, the most of each of ``most`` parts of the stretch."""
+    """Return the curve through these points; of many, the greatest of each of ``most`` equal parts of the segment."""
     steps: list[list[int]] = []
     part = -1
     for time, place in points:

@@ -13,7 +13,7 @@ _MAX_ROWS = 100
 
 
 def to_html(report: Report) -> str:
-    """The step's figures, a row for each transfer, and the findings."""
+    """Return the step's figures, a row for each transfer, and the findings."""
     parts = [f"<p>{_head(report)}</p>"]
     if report.transfers:
         cells = ("transfer", "tensor", "each", "runs", "waits", "verdict", "where")
@@ -29,7 +29,7 @@ def to_html(report: Report) -> str:
 
 
 def _shown(report: Report) -> list[TransferInfo]:
-    """All transfers; of very many those that wait the longest, in schedule order."""
+    """Return all transfers; of very many those that wait the longest, in schedule order."""
 
     def wait_ms(transfer: TransferInfo) -> float:
         times = transfer.measured or transfer.predicted

@@ -1,4 +1,4 @@
-"""The page: one file with everything in it, which asks nothing of a network and runs no script but its own.
+"""The page: one file with everything in it, which loads nothing and runs no script but its own.
 
 Its content security policy allows the one style sheet and the one script by their hashes. The same answers give the
 same bytes.
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).with_name("assets")
 SCRIPTS = ("decode.js", "layout.js", "paint.js", "timeline.js", "tables.js", "panel.js", "main.js")
 MARK = '<meta name="generator" content="hloinspect">'
-"""What tells a page of ours from other files."""
+"""The mark by which a page of ours is known."""
 
 
 def build(sides: Sequence[Side], difference: Difference | None = None) -> str:
-    """The page of one or two inputs as text."""
+    """Return the page of one or two inputs as text."""
     style = (FOLDER / "page.css").read_text(encoding="utf-8")
     parts = "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{parts}\n}})();\n'
@@ -87,7 +87,7 @@ _PLACES = (
     ("transfers", "Transfers"),
     ("waits", "Waits"),
     ("memory", "Memory"),
-    ("requested", "Asked"),
+    ("requested", "Requested"),
     ("devices", "Devices"),
     ("trust", "Trust"),
 )

@@ -24,7 +24,7 @@ _CORNERS = {
     ),
 }
 COLORS = 6
-"""Classes c0 to c5 of the page's style; with the shapes they tell 6 groups apart, and shapes and colours mixed 36."""
+"""Classes c0 to c5 of the page's style. Each of 6 groups has its own shape and colour; mixed they give 36 marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Axis:
     high: float
 
     def place(self, value: float) -> float:
-        """0 at the low end, 1 at the high one."""
+        """Return 0 at the low end, 1 at the high one."""
         return (value - self.low) / (self.high - self.low)
 
 
 def axis_over(title: str, values: Sequence[float]) -> Axis:
-    """An axis from zero to a round number beyond the largest value."""
+    """Return an axis from zero to a round number beyond the largest value."""
     largest = max((value for value in values if math.isfinite(value)), default=1.0) or 1.0
     step = 10.0 ** math.floor(math.log10(largest))
     high = next((step * factor for factor in _ROUND if step * factor >= largest), 10.0 * step)
@@ -61,7 +61,7 @@ def axis_over(title: str, values: Sequence[float]) -> Axis:
 
 
 def chart(plan: Plan, marks: Sequence[Mark], across: Axis, up: Axis, title: str, line: Sequence[int] = ()) -> str:
-    """The picture. ``line`` are the points that are joined: the front."""
+    """Return the picture. ``line`` are the points that are joined: the front."""
     place = {mark.number: _at(mark, across, up) for mark in marks}
     parts = [*_frame(across, up)]
     joined = sorted(place[number] for number in line if number in place)
@@ -90,7 +90,7 @@ def _at(mark: Mark, across: Axis, up: Axis) -> tuple[float, float]:
 
 
 def _frame(across: Axis, up: Axis) -> list[str]:
-    """Lines and numbers of both axes."""
+    """Return the lines and numbers of both axes."""
     parts = []
     for tick in range(6):
         share = tick / 5
@@ -121,7 +121,7 @@ def _shape(kind: str, x: float, y: float, r: float = 7.0) -> str:
 
 
 def legend(groups: Sequence[str]) -> str:
-    """The shapes with the policies that they stand for."""
+    """Return the shapes with the policies that they stand for."""
     items = []
     for number, name in enumerate(groups):
         shape = _shape(SHAPES[number % len(SHAPES)], 10.0, 10.0)
@@ -131,5 +131,5 @@ def legend(groups: Sequence[str]) -> str:
 
 
 def group_of(point: Point) -> str:
-    """What a mark's shape and colour stand for: the policy, or the input."""
+    """Return what a mark's shape and colour stand for: the policy, or the input."""
     return policy_label(point.settings) or point.settings.get("input") or "the step as it is"

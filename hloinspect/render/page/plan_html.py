@@ -1,4 +1,4 @@
-"""A plan as one page: the front, the points, and a panel for each point. It has no script and asks no network.
+"""A plan as one page: the front, the points, and a panel for each point. It has no script and loads nothing.
 
 A mark or a row is a link to its point, whose panel the style sheet shows (``:target``). The same plan gives the same
 bytes.
@@ -23,7 +23,7 @@ _STYLE = Path(__file__).with_name("plan.css")
 
 
 def plan_html(plan: Plan, pages: Mapping[int, str] | None = None) -> str:
-    """The page as text. ``pages`` are addresses of the whole reports of points, relative to the page."""
+    """Return the page as text. ``pages`` are addresses of the whole reports of points, relative to the page."""
     style = _STYLE.read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -53,9 +53,9 @@ def _verdict(plan: Plan) -> str:
     chosen = plan.point(plan.best)
     link = f'<a href="#point-{plan.best}">Point {plan.best}, {text(settings_text(chosen))}</a>'
     words = f'<p class="verdict">{link}</p>{element("p", sentence(plan.why))}'
-    if plan.not_told_apart:
-        others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.not_told_apart[:20])
-        words += f"<p>Not told apart from it within the range of the prediction: {others}.</p>"
+    if plan.tied:
+        others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.tied[:20])
+        words += f"<p>As fast within the range of the prediction: {others}.</p>"
     return words
 
 
@@ -93,7 +93,7 @@ def _charts(plan: Plan) -> str:
 
 
 def _across(plan: Plan, points: Sequence[Point]) -> tuple[str, dict[int, float]]:
-    """The axis of numbers that varies the most (batch before others), else the points' own numbers."""
+    """Return the axis of numbers with the most values (batch before others), else the points' own numbers."""
     for name in sorted(plan.axes, key=lambda name: (name != "batch", -len(plan.axes[name]))):
         try:
             found = {point.number: float(point.settings[name]) for point in points}
@@ -156,7 +156,7 @@ def _points(plan: Plan) -> str:
 
 
 def _panel(plan: Plan, point: Point, page: str | None) -> str:
-    """What is shown when a point is chosen."""
+    """Return what is shown when a point is chosen."""
     parts = [element("h2", f"Point {point.number}: {text(settings_text(point))}")]
     for words in (
         point.error,
@@ -216,7 +216,7 @@ def _figures(point: Point) -> str:
 
 
 def _details(plan: Plan) -> str:
-    """The plan's text, which has what the page does not draw: other links, tensors, the search."""
+    """Return the plan's text, which has what the page does not draw: other links, tensors, the search."""
     return f"<h2>As text</h2><pre>{_plain(plan)}</pre>"
 
 

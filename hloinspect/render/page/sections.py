@@ -22,13 +22,13 @@ _WORDS = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def summary(sides: Sequence[Side]) -> str:
-    """The first screen: for each input the answer in a sentence, and its figures."""
+    """Return the first screen: for each input the answer in a sentence, and its figures."""
     cards = "".join(_card(side, name) for side, name in zip(sides, _names(sides), strict=True))
     return element("section", f'<h2 class="unseen">Summary</h2><div class="cards">{cards}</div>', id="summary")
 
 
 def _names(sides: Sequence[Side]) -> list[str]:
-    """What to call the inputs: without their folders, where that still tells them apart."""
+    """Return how the inputs are called: without their folders, where their names still differ."""
     paths = [side.report.input.path for side in sides]
     short = [path.rstrip("/").rpartition("/")[2] for path in paths]
     return short if len(set(short)) == len(short) else paths
@@ -55,7 +55,7 @@ def _card(side: Side, name: str) -> str:
     if unsure:
         items = "".join(f"<li>{sentence(unknown.reason)}</li>" for unknown in unsure[:3])
         more = '<li><a href="#trust">and more</a></li>' if len(unsure) > 3 else ""
-        parts.append(f"<h3>What could not be told</h3><ul>{items}{more}</ul>")
+        parts.append(f"<h3>What is not known</h3><ul>{items}{more}</ul>")
     return element("article", "".join(parts), class_="card")
 
 
@@ -85,7 +85,7 @@ def _finding_id(finding: FindingInfo, side: Side) -> str:
 
 
 def differences(found: Difference) -> str:
-    """Two inputs: figures that differ, and what came, went and changed in the words of `hloinspect diff`."""
+    """Return what differs between two inputs: figures, and the lines of `hloinspect diff`."""
     from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text
 
     parts = ["<h2>What is different in B</h2>"]
@@ -108,7 +108,7 @@ def differences(found: Difference) -> str:
 
 
 def findings(sides: Sequence[Side]) -> str:
-    """Every finding, and below them the pages of the rules that fired."""
+    """Return every finding, and below them the pages of the rules that fired."""
     cards = [_finding(finding, side, place) for place, side in enumerate(sides) for finding in side.report.findings]
     codes = sorted({finding.code for side in sides for finding in side.report.findings})
     if not cards:
@@ -165,7 +165,7 @@ def _rule_page(code: str) -> str:
 
 
 def devices(sides: Sequence[Side]) -> str:
-    """A row for each measured device; nothing for predictions."""
+    """Return a row for each measured device; nothing for predictions."""
     tables = []
     for side in sides:
         rows = [
@@ -190,7 +190,7 @@ def devices(sides: Sequence[Side]) -> str:
 
 
 def trust(sides: Sequence[Side]) -> str:
-    """What could not be told, what to keep in mind, and what was read."""
+    """Return what is not known, what to keep in mind, and what was read."""
     parts = ["<h2>How far to trust this</h2>"]
     for side in sides:
         report = side.report
@@ -201,7 +201,7 @@ def trust(sides: Sequence[Side]) -> str:
                 f"<li>{sentence(unknown.reason)} <b>Try</b> {sentence(unknown.remedy)}</li>"
                 for unknown in report.unknown
             )
-            parts.append(f"<h4>What could not be told</h4><ul>{items}</ul>")
+            parts.append(f"<h4>What is not known</h4><ul>{items}</ul>")
         limits = "".join(f"<li>{sentence(limit)}</li>" for limit in (*report.limits, *side.notes))
         parts.append(f"<h4>To keep in mind</h4><ul>{limits}{_thresholds(report)}</ul>")
         if report.rules_not_run:
@@ -217,10 +217,10 @@ def trust(sides: Sequence[Side]) -> str:
 
 
 def _thresholds(report: Report) -> str:
-    hidden, exposed = (100 * report.thresholds[name] for name in ("hidden", "exposed"))
+    hidden, exposed = 100 * report.thresholds.hidden, 100 * report.thresholds.exposed
     return (
         f"<li>A transfer is hidden if at least {hidden:g} % of its time is covered by compute or collectives, exposed "
-        f"below {exposed:g} %, partial in between, and synchronous without a start and a done.</li>"
+        f"below {exposed:g} %, partial in between, and synchronous without a start and a wait of its own.</li>"
     )
 
 

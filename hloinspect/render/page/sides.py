@@ -37,7 +37,7 @@ class Side:
 
 
 def side_of(answer: Answer, label: str = "") -> Side:
-    """The side of an answer: of a trace with a prediction both timelines, of a report alone none."""
+    """Return the side of an answer: of a trace with a prediction both timelines, of a report alone none."""
     from hloinspect.analyze.inspect import Inspection
 
     if isinstance(answer, Report):
@@ -74,7 +74,7 @@ def _curve(memory: Memory | None, timeline: Timeline) -> MemoryCurve | None:
 def _measured(
     files: Sequence[MeasuredFile], prefix: str, memory: Memory | None, report: Report
 ) -> tuple[list[Band], list[str]]:
-    """A typical step of each device that is shown, the one that waits the longest first."""
+    """Return a typical step of each device that is shown, the one that waits the longest first."""
     own = {device.host: device.host for device in report.devices}
     found = [
         (file, device) for file in files if file.host in own for device in file.devices if device.typical is not None
@@ -97,6 +97,6 @@ def _measured(
 
 
 def _stall(device: MeasuredDevice) -> float:
-    """The mean wait of the steps that count, in ps."""
+    """Return the mean wait of the steps that count, in ps."""
     waits = device.figures["stall_ps"][device.clean]
     return float(waits.mean()) if len(waits) else 0.0

@@ -1,4 +1,4 @@
-"""The words of the page's first screen: what a report comes to in a sentence and a few figures."""
+"""The words of the page's first screen: the answer in a sentence and a few figures."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from hloinspect.errors import printable as clean
 from hloinspect.report.schema import MeasuredStep, MemoryInfo, PredictedStep, Report
+from hloinspect.thresholds import SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, time_text
 
 GOOD, BAD, OPEN, WRONG, NONE, USED = "good", "bad", "open", "wrong", "none", "used"
 MOODS = {GOOD: "hidden", BAD: "stalls", OPEN: "not sure", WRONG: "problem", NONE: "no transfers"}
 """A word for each kind of answer. Wrong: nothing stalls, and yet a finding is an error."""
-SMALL_STALL = 0.02
-"""A step that waits less than this share of its time is said to hide its transfers, as in the text report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +36,12 @@ class Figure:
 
 
 def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
-    """The step that the summary goes by: measured where it was measured."""
+    """Return the step that the summary shows: the measured one where there is one."""
     return report.step.measured or report.step.predicted
 
 
 def kind_text(report: Report) -> str:
-    """How the figures came about, in words."""
+    """Return how the figures were obtained, in words."""
     target, trace = report.target, report.trace
     if trace is not None:
         what = f"{len(report.devices)} x {clean(trace.device_type) or 'device'}"
@@ -52,7 +51,7 @@ def kind_text(report: Report) -> str:
     if target is None:
         return "Neither predicted nor measured: no target was given."
     if report.step.predicted is None:
-        return f"Not predicted for {_target(report)}: see what could not be told."
+        return f"Not predicted for {_target(report)}: see what is not known."
     return f"Predicted for {_target(report)}, from the compiled schedule. Nothing was run."
 
 
@@ -62,7 +61,7 @@ def _target(report: Report) -> str:
 
 
 def verdict_of(report: Report) -> Verdict:
-    """What to tell somebody who reads one sentence."""
+    """Return the answer for somebody who reads one sentence."""
     step = figures_of(report)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)
     doubt = next((clean(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
@@ -71,7 +70,7 @@ def verdict_of(report: Report) -> Verdict:
     wrong = f"Yet something is wrong: {', '.join(errors)}." if errors else ""
     if step is None:
         why = doubt or "there is neither a prediction nor a measured step"
-        return Verdict(OPEN, "Whether host transfers hide behind compute could not be told.", f"{why}. {counted}")
+        return Verdict(OPEN, "Whether host transfers hide behind compute is not known.", f"{why}. {counted}")
     share_of_step = step.stall_ms / step.time_ms if step.time_ms > 0 else 0.0
     if not report.transfers and step.stall_ms <= 0:
         if missing or report.host_copies:
@@ -79,11 +78,11 @@ def verdict_of(report: Report) -> Verdict:
         nothing = "Nothing moves between device and host memory in this step"
         return Verdict(WRONG, f"{nothing}. {wrong}", "") if wrong else Verdict(NONE, f"{nothing}.", "")
     waits = f"{time_text(step.stall_ms)} of {time_text(step.time_ms)} ({share(step.stall_ms, step.time_ms)})"
-    if share_of_step >= SMALL_STALL:
+    if share_of_step >= SMALL_STALL_SHARE:
         sentence = f"Each step waits for host transfers: {waits}."
         return Verdict(BAD, sentence, counted + (f" In doubt: {doubt}." if doubt else ""))
     if doubt or missing:
-        sentence = f"As far as can be told, host transfers hide behind compute: the step waits {waits}."
+        sentence = f"As far as is known, host transfers hide behind compute: the step waits {waits}."
         return Verdict(OPEN, sentence, f"{counted} In doubt: {doubt or 'some transfers may be missing'}.")
     hides = f"Host transfers hide behind compute: the step waits {waits} for them"
     if wrong:
@@ -104,20 +103,20 @@ def _counted(report: Report) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in percent; of less than one, two digits."""
+    """Return a part of a whole in percent; two digits where it is less than one."""
     percent = 100 * part / whole if whole > 0 else 0.0
     return f"{percent:.0f} %" if percent >= 0.95 or percent <= 0 else f"{percent:.1g} %"
 
 
 def range_text(low_ms: float, high_ms: float) -> str:
-    """``68 to 94 ms``."""
+    """Return a range: ``68 to 94 ms``."""
     low, high = time_text(low_ms), time_text(high_ms)
     number, _, unit = low.partition(" ")
     return f"{number} to {high}" if high.endswith(f" {unit}") else f"{low} to {high}"
 
 
 def summary_figures(report: Report) -> list[Figure]:
-    """The figures of the summary, in order."""
+    """Return the figures of the summary, in order."""
     step = figures_of(report)
     found: list[Figure] = []
     if isinstance(step, MeasuredStep):
@@ -156,7 +155,7 @@ def summary_figures(report: Report) -> list[Figure]:
 
 
 def _mood(step: MeasuredStep | PredictedStep) -> str:
-    return BAD if step.stall_ms >= SMALL_STALL * step.time_ms else GOOD
+    return BAD if step.stall_ms >= SMALL_STALL_SHARE * step.time_ms else GOOD
 
 
 def _moved(report: Report, step: MeasuredStep | PredictedStep | None) -> Figure:
@@ -188,7 +187,7 @@ def _memory_figures(memory: MemoryInfo) -> list[Figure]:
 
 
 def compared(report: Report) -> list[tuple[str, str, str]]:
-    """Predicted and measured side by side: name, predicted, measured; empty where one is missing."""
+    """Return predicted and measured side by side: name, predicted, measured; empty where one is missing."""
     predicted, measured = report.step.predicted, report.step.measured
     if predicted is None or measured is None:
         return []

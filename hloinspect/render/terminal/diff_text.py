@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import click
 
 from hloinspect.gate.difference import Difference
-from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, side_text
+from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, snapshot_title
+from hloinspect.render.terminal.table import NARROW, Column, table
+from hloinspect.render.terminal.wrap import wrapped
 
 _COLORS = {"gone": "red", "new": "yellow", "changed": "cyan"}
+_COLUMNS = (Column(is_left=True), Column("A"), Column("B"), Column())
 
 
 def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
-    """What differs, the figures first."""
-    lines = [f"A  {side_text(found.before)}", f"B  {side_text(found.after)}"]
-    rows = [("", "A", "B", "")]
-    rows += [
+    """Return what differs, the figures first."""
+    lines = [f"A  {snapshot_title(found.before)}", f"B  {snapshot_title(found.after)}"]
+    rows = [
         (c.metric, amount_text(c.before, c.unit), amount_text(c.after, c.unit), percent_text(c))
         for c in changed_metrics(found)
     ]
-    if len(rows) > 1:
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    if rows:
+        lines += ["", *table(_COLUMNS, rows, width, NARROW)]
+    changes = explanation(found, show_all)
+    if changes:
         lines.append("")
-        for number, row in enumerate(rows):
-            cells = [row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in (1, 2, 3))]
-            text = " " + "   ".join(cells).rstrip()
-            lines.append(text if number else click.style(text, bold=True))
-    told = explanation(found, show_all)
-    if told:
-        lines.append("")
-    for line in told:
-        wrapped = textwrap.wrap(line, width, subsequent_indent=" " * 9, break_long_words=False, break_on_hyphens=False)
+    for line in changes:
+        part = wrapped(line, width, 0, 9)
         word = line.partition(" ")[0]
         if word in _COLORS:
-            wrapped[0] = click.style(word, fg=_COLORS[word]) + wrapped[0][len(word) :]
-        lines += wrapped
-    if len(rows) == 1 and not told:
+            part[0] = click.style(word, fg=_COLORS[word]) + part[0][len(word) :]
+        lines += part
+    if not rows and not changes:
         lines += ["", click.style("no difference", fg="green") + ": the same transfers, figures and findings"]
     return "\n".join(lines)

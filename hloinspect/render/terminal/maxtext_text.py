@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Sequence
 
 import click
 
@@ -10,6 +10,8 @@ from hloinspect.errors import printable as clean
 from hloinspect.inputs.manifest import NOTE_NO_AUTOTUNING
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant
 from hloinspect.render.terminal.report_text import share, to_text
+from hloinspect.render.terminal.table import NARROW, Column, Layout, columns_named, table
+from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.report.schema import MemoryInfo
 from hloinspect.units import bytes_text, time_text
 
@@ -18,15 +20,15 @@ _SHOWN = ("scan_layers", "attention", "per_device_batch_size", "max_target_lengt
 
 
 def maxtext_text(answer: MaxTextAnswer, width: int = 100, show_all: bool = False) -> str:
-    """The answer in at most ``width`` columns where names allow it."""
+    """Return the answer in at most ``width`` columns where names allow it."""
     step = answer.variants[0]
-    lines = [*_head(answer, width), *_fits(step)]
+    lines = [*_head(answer, width), *_fits(step, width)]
     if len(answer.variants) > 1:
-        lines += ["", *_side_by_side(answer.variants)]
+        lines += ["", *_side_by_side(answer.variants, width)]
     lines += ["", to_text(step.report, width, show_all)]
     for note in answer.notes:
         if note != NOTE_NO_AUTOTUNING:  # the report has its own words for that
-            lines += textwrap.wrap(f"note: {clean(note)}", width, subsequent_indent="   ")
+            lines += wrapped(f"note: {clean(note)}", width, 0, 3)
     seconds, memory = f"{step.process_s:.0f} s, {step.compile_s:.0f} s of it in the compiler", step.peak_rss_bytes
     return "\n".join([*lines, f"compiled in {seconds}, with {bytes_text(memory)} of memory"])
 
@@ -37,38 +39,34 @@ def _head(answer: MaxTextAnswer, width: int) -> list[str]:
     model, policy = settings.get("model_name"), settings.get("remat_policy")
     lines = [f"{title}   {clean(str(model))}   remat_policy={clean(str(policy))}"]
     shown = [f"{key}={clean(str(settings[key]))}" for key in _SHOWN if settings.get(key) is not None]
-    lines += _wrapped("", "   ".join(shown), width)
-    lines += _wrapped("offloads", ", ".join(answer.offloaded) or "nothing", width)
+    entries = [("", "   ".join(shown)), ("offloads", ", ".join(answer.offloaded) or "nothing")]
     if answer.on_device:
-        lines += _wrapped("on device", ", ".join(answer.on_device), width)
+        entries.append(("on device", ", ".join(answer.on_device)))
     if answer.unmatched:
-        lines += _wrapped("unused", ", ".join(answer.unmatched) + ": in the policy, and no value of the model", width)
-    return lines
+        entries.append(("unused", ", ".join(answer.unmatched) + ": in the policy, and no value of the model"))
+    return [*lines, *_entries(entries, width)]
 
 
-def _wrapped(word: str, text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        clean(text),
-        width,
-        initial_indent=f" {word:<10}",
-        subsequent_indent=" " * 11,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Return a line for each word, with its text beside it."""
+    columns = (Column(is_left=True, least=len("on device")), Column(is_left=True, is_wrapped=True))
+    rows = [(word, clean(text)) for word, text in entries]
+    return table(columns, rows, width, Layout(gaps=(1, 1), has_head=False))
 
 
-def _fits(step: Variant) -> list[str]:
+def _fits(step: Variant, width: int) -> list[str]:
     memory, host = step.report.memory, step.host
     kind = "device" if step.report.module.platform == "tpu" else "GPU"  # a chip may be two
     sharers = f"by the {host.devices} {kind}s of a host" if host.devices > 1 else f"by one {kind}"
-    return [
-        f" {'device':<10}{_of(memory.device_bytes, memory.device_limit_bytes)} on each {kind}",
-        f" {'host':<10}{_of(host.bytes, host.limit_bytes)}, pinned, {sharers}",
+    entries = [
+        ("device", f"{_of(memory.device_bytes, memory.device_limit_bytes)} on each {kind}"),
+        ("host", f"{_of(host.bytes, host.limit_bytes)}, pinned, {sharers}"),
     ]
+    return _entries(entries, width)
 
 
 def _of(used: int | None, limit: int | None) -> str:
-    """``80.3 GiB = 44 % of 184 GiB``, in red where it is more than there is."""
+    """Return ``80.3 GiB = 44 % of 184 GiB``, in red where it is more than there is."""
     if used is None:
         return "unknown"
     if limit is None:
@@ -77,16 +75,10 @@ def _of(used: int | None, limit: int | None) -> str:
     return click.style(f"{text}: does not fit", fg="red") if used > limit else text
 
 
-def _side_by_side(variants: tuple[Variant, ...]) -> list[str]:
+def _side_by_side(variants: tuple[Variant, ...], width: int) -> list[str]:
     header = ["tensors", "step", "waits", "device", "fits", f"host of {variants[0].host.devices}", "fits"]
-    rows = [header, *(_row(variant) for variant in variants)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = []
-    for number, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0]), *(row[i].rjust(widths[i]) for i in range(1, len(header)))]
-        line = " " + "   ".join(cells).rstrip()
-        lines.append(line if number else click.style(line, bold=True))
-    return lines
+    rows = [_row(variant) for variant in variants]
+    return table(columns_named(header, {"tensors"}), rows, width, NARROW)
 
 
 def _row(variant: Variant) -> list[str]:

@@ -3,40 +3,45 @@
 from __future__ import annotations
 
 import statistics
-import textwrap
 from collections.abc import Sequence
 
 import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
-    COLORS,
     LEFT,
-    MAX_ROWS,
+    TRANSFERS,
     findings_text,
-    flow,
     share,
     tensor_text,
+    verdict_text,
     where_text,
 )
-from hloinspect.render.terminal.table import cut, fitted, lines_of
+from hloinspect.render.terminal.table import Layout, columns_named, cut, table
+from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
-from hloinspect.units import bytes_text, time_text
+from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
+from hloinspect.units import bytes_text, listed, time_text
 
 MAX_DEVICES = 8
 """Devices, and hosts, shown one by one: of more, the slowest."""
 
-_STALL_IS_SMALL = 0.02
 _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 """The ninetieth percentile of waits has a column if it is so many times the mean somewhere, and that is such a share of
 what the transfer takes."""
 
 _SAME = 0.005
+_INDENT = len("predicted step ")
+
+_FEWER = (("p90", None), ("devices", None), ("steps", None))
+_HOSTS = Layout((("host", 12), *_FEWER))
+_DEVICES = Layout((("device", 12), *_FEWER))
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
+    """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
     lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
@@ -64,14 +69,14 @@ def _head(report: Report, width: int) -> list[str]:
     if report.program.jax:
         parts.append(f"jax {clean(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    lines = flow(parts, "   ", width)
+    lines = flow(parts, "   ", width, _INDENT)
     if trace.expected is not None:
         word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
         text = word.get(trace.expected.status, "NOT the program of")
         color = "green" if trace.expected.status == "same" else "yellow" if text.startswith("the") else "red"
         lines.append(click.style(f"this is {text} {clean(trace.expected.path)}", fg=color))
         for difference in trace.expected.differences:
-            lines += textwrap.wrap(f"- {clean(difference)}", width, initial_indent="  ", subsequent_indent="    ")
+            lines += wrapped(f"- {clean(difference)}", width, 2, 4)
     return lines
 
 
@@ -79,7 +84,7 @@ def _step(report: Report, width: int) -> list[str]:
     step = report.step.measured
     if step is None:
         return [click.style("no step was measured", fg="magenta") + ": see 'cannot tell' below"]
-    color = "green" if step.stall_ms < _STALL_IS_SMALL * step.time_ms else "red"
+    color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
     fits = len(click.unstyle(time)) + 1 + len(spread) <= width
@@ -94,30 +99,34 @@ def _step(report: Report, width: int) -> list[str]:
     ]
     if step.host_bound_ms > 0:
         rest.append(f"the host was late for {time_text(step.host_bound_ms)}")
-    lines = [*flow(parts, "   ", width), *flow([f"  {rest[0]}", *rest[1:]], "   ", width)]
+    lines = [*flow(parts, "   ", width, _INDENT), *flow([f"  {rest[0]}", *rest[1:]], "   ", width, _INDENT)]
     waits = step.stall_spread_ms
-    if waits.max > 1.5 * waits.median and waits.max - waits.median > _STALL_IS_SMALL * step.time_ms:
+    if waits.max > 1.5 * waits.median and waits.max - waits.median > SMALL_STALL_SHARE * step.time_ms:
         text = (
             f"waits vary: median {time_text(waits.median)}, nine in ten below {time_text(waits.p90)}, "
             f"up to {time_text(waits.max)}"
         )
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
         text = (
             f"predicted for {clean(report.target.name)}: step {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     if not report.transfers:
         if any(unknown.affects == "transfers" for unknown in report.unknown):
             busy = f"{time_text(step.busy_d2h_ms)} d2h and {time_text(step.busy_h2d_ms)} h2d a step"
-            seen = f"host transfers run for {busy}, but which they are cannot be told (see below)"
+            seen = f"host transfers run for {busy}, but which they are is not known (see below)"
             any_moved = step.busy_d2h_ms + step.busy_h2d_ms > 0
-            text = seen if any_moved else "no host transfers were found, but not all can be told (see below)"
+            text = (
+                seen
+                if any_moved
+                else "no host transfers were found, but not all that talks to the host is followed (see below)"
+            )
         else:
             text = "no host transfers: nothing in this program moves between device and host memory"
-        lines = [*textwrap.wrap(text, width, subsequent_indent="   "), *lines]
+        lines = [*wrapped(text, width, 0, 3), *lines]
     return lines
 
 
@@ -137,24 +146,24 @@ _TENSOR = 1
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
     both = report.step.predicted is not None
-    shown = report.transfers if show_all or len(report.transfers) <= MAX_ROWS else _most_telling(report.transfers)
+    shown = report.transfers if show_all or len(report.transfers) <= SHOWN_ROWS else _most_telling(report.transfers)
     is_window = any(t.measured and t.measured.is_window for t in shown)
     varies = any(t.measured and _varies(t.measured) for t in shown)
     header = ["transfer", "tensor", "each", "runs", "window" if is_window else "takes", "covered", "waits"]
     header += ["p90"] if varies else []
     header += ["model", "ratio"] if both else ["GB/s"]
     header += ["verdict", "where"]
-    rows = [header, *(_row(transfer, both, varies) for transfer in shown)]
-    for row in rows[1:]:
+    rows = [_row(transfer, both, varies) for transfer in shown]
+    for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], 30)
     model = "; model: the predicted wait" if both else ""
     caption = f" times measured, waits those of a step{model}:"
-    lines = [*textwrap.wrap(caption, width, subsequent_indent="   "), *lines_of(fitted(rows, width), LEFT, COLORS)]
+    lines = [*wrapped(caption, width, 0, 3), *table(columns_named(header, LEFT), rows, width, TRANSFERS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(report.transfers):
         text = f"the {len(shown)} that wait the longest, of {len(report.transfers)}; --all shows them all"
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     return lines
 
 
@@ -183,24 +192,24 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
     else:
         rate = (found.gbps or found.gbps_alone) if found else None
         row.append("" if rate is None else f"{rate:.3g}")
-    return [*row, transfer.verdict + ("?" if transfer.robust is False else ""), where_text(transfer)]
+    return [*row, verdict_text(transfer, "?" if transfer.robust is False else ""), where_text(transfer)]
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
-    """Those that wait the longest, in schedule order."""
+    """Return those that wait the longest, in schedule order."""
     ordered = sorted(transfers, key=lambda t: (-(t.measured.wait_ms if t.measured else 0.0), t.id))
-    return tuple(sorted(ordered[: MAX_ROWS // 2], key=lambda t: t.id))
+    return tuple(sorted(ordered[: SHOWN_ROWS // 2], key=lambda t: t.id))
 
 
 def _reasons(report: Report, width: int) -> list[str]:
-    """Why, for the transfers that cost the most."""
+    """Return why the transfers that cost the most are waited for."""
     waiting = [t for t in report.transfers if t.measured and t.verdict in (PARTIAL, EXPOSED, SYNCHRONOUS)]
     waiting = [t for t in waiting if t.measured and t.measured.wait_ms > 0]
     waiting.sort(key=lambda t: -(t.measured.wait_ms if t.measured else 0.0))
     lines: list[str] = []
-    for transfer in waiting[:3]:
+    for transfer in waiting[:SHOWN_REASONS]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}."
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
     if rest and waiting:
         lines.append(f" {rest} of {len(report.transfers)} are hidden.")
@@ -211,32 +220,30 @@ def _reasons(report: Report, width: int) -> list[str]:
 
 
 def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
-    """A row each where there are several; the slowest first."""
+    """Return a row for each host where there are several, the slowest first."""
     every = report.trace.per_host if report.trace else ()
     hosts = sorted((host for host in every if host.step), key=lambda host: -(host.step.time_ms if host.step else 0.0))
     if len(every) < 2 or not hosts:
         return []
     shown = hosts if show_all else hosts[:MAX_DEVICES]
-    rows = [["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
-    rows += [_host_row(host) for host in shown]
-    lines = _aligned(rows, width)
+    head = ["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
+    lines = table(columns_named(head, {"host"}), [_host_row(host) for host in shown], width, _HOSTS)
     if len(shown) < len(hosts):
         lines.append(f" and {len(hosts) - len(shown)} faster hosts (--all shows them)")
     times = [host.step.time_ms for host in hosts if host.step]
-    apart = max(times) / min(times) - 1 if min(times) else 0.0
+    excess = max(times) / min(times) - 1 if min(times) else 0.0
     first = hosts[0]
     device = f" ({clean(first.slowest_device).removeprefix('/device:')})" if first.slowest_device else ""
     text = f"all {len(hosts)} hosts are alike" if len(hosts) > 1 else "one host has steps that count"
-    if apart > _SAME:
+    if excess > _SAME:
         text = (
-            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * apart:.1f} % behind the "
+            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * excess:.1f} % behind the "
             f"fastest, {100 * (max(times) / statistics.median(times) - 1):.1f} % behind the median"
         )
-    lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+    lines += wrapped(text, width, 1, 3)
     if without := [clean(host.host) for host in every if host.step is None]:
-        more = f" and {len(without) - 3} more" if len(without) > 3 else ""
-        text = f"no step counts on {', '.join(without[:3])}{more}"
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        text = f"no step counts on {listed(without, 3)}"
+        lines += wrapped(text, width, 1, 3)
     return lines
 
 
@@ -251,20 +258,6 @@ def _host_row(host: HostInfo) -> list[str]:
     ]
 
 
-def _aligned(rows: list[list[str]], width: int) -> list[str]:
-    """A table with its head in bold: names to the left, figures to the right; a long name is cut."""
-    over = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 1 - width
-    longest = max(len(row[0]) for row in rows)
-    names = [cut(row[0], max(12, longest - max(0, over))) for row in rows]
-    rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-        lines.append((" " + "  ".join(cells).rstrip())[:width])
-    return [click.style(lines[0], bold=True), *lines[1:]]
-
-
 def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     devices = [device for device in report.devices if device.step_ms is not None]
     if len(devices) < 2:
@@ -272,13 +265,12 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     devices.sort(key=lambda d: -(d.step_ms.mean if d.step_ms else 0.0))
     shown = devices if show_all else devices[:MAX_DEVICES]
     many_hosts = len({device.host for device in devices}) > 1
-    rows = [["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]]
-    rows += [_device_row(device, many_hosts) for device in shown]
-    lines = _aligned(rows, width)
+    head = ["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
+    lines = table(columns_named(head, {"device"}), [_device_row(one, many_hosts) for one in shown], width, _DEVICES)
     times = [device.step_ms.mean for device in devices if device.step_ms]
-    apart = max(times) / min(times) - 1 if min(times) else 0.0
-    slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * apart:.1f} % behind the fastest"
-    lines.append(f" the slowest of {len(devices)} is {slowest}" if apart > _SAME else f" all {len(devices)} are alike")
+    excess = max(times) / min(times) - 1 if min(times) else 0.0
+    slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * excess:.1f} % behind the fastest"
+    lines.append(f" the slowest of {len(devices)} is {slowest}" if excess > _SAME else f" all {len(devices)} are alike")
     return lines
 
 
@@ -297,7 +289,7 @@ def _device_row(device: DeviceInfo, many_hosts: bool) -> list[str]:
 
 
 def _aside(report: Report, width: int, show_all: bool) -> list[str]:
-    """Steps that do not count, by reason."""
+    """Return the steps that do not count, by reason."""
     reasons: dict[str, list[str]] = {}
     for device in report.devices:
         for step in device.set_aside:
@@ -312,12 +304,12 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
         shown = steps if show_all else steps[:1]
         more = f"; and {len(steps) - len(shown):,} more" if len(shown) < len(steps) else ""
         text = f"{len(steps):,} {reason}: {'; '.join(shown)}{more}"
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width, 2, 4)
     return lines
 
 
 def _other(report: Report, width: int) -> list[str]:
-    """Programs besides the step's, and copies that are no offload."""
+    """Return programs besides the step's, and copies that are no offload."""
     trace = report.trace
     if trace is None:
         return []
@@ -326,9 +318,8 @@ def _other(report: Report, width: int) -> list[str]:
     total = sum(program.device_ms for program in trace.programs)
     if others and total:
         spent = sum(program.device_ms for program in others)
-        names = ", ".join(clean(program.name or str(program.program_id)) for program in others[:3])
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}{more}")
+        names = listed([clean(program.name or str(program.program_id)) for program in others], 3)
+        lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
     for copies in trace.other_copies:
         lines.append(
             f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
@@ -338,10 +329,4 @@ def _other(report: Report, width: int) -> list[str]:
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    lines: list[str] = []
-    for unknown in report.unknown:
-        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
-        lines += [click.style(line, fg="magenta") for line in textwrap.wrap(text, width, subsequent_indent="   ")]
-    for limit in report.limits:
-        lines += textwrap.wrap(f"limit: {clean(limit)}", width, subsequent_indent="   ")
-    return lines
+    return [*unknown_lines(report.unknown, width), *limit_lines(report.limits, width)]

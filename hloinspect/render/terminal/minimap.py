@@ -1,6 +1,6 @@
 """A step in a few rows of characters, for the terminal: what the main stream and both directions of the link do when.
 
-A column is an equal share of the step. A loop takes the columns that all its turns take, and shows its steady turn.
+A column is an equal share of the step. A loop takes the columns of all its iterations, and shows its steady one.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ WAITING, ASCII_WAITING = "░", "w"
 _LABEL = 7
 _NOTE = 16
 _LEAST = 20
-"""Columns below which a picture tells nothing."""
+"""Columns below which a picture shows too little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stretch of the picture: segments that follow each other and happen equally often."""
+    """A part of the picture: segments that follow each other and happen equally often."""
 
     repeat: int
     segments: tuple[Segment, ...]
 
     @property
     def iteration_ps(self) -> int:
-        """How long they take once."""
+        """Return how long they take once."""
         return sum(segment.end_ps - segment.start_ps for segment in self.segments)
 
     def spans(self, *kinds: str) -> list[Span]:
-        """When something of these kinds goes on, from the stage's begin."""
+        """Return when something of these kinds goes on, from the stage's begin."""
         found: list[Span] = []
         begin = 0
         for segment in self.segments:
@@ -49,10 +49,11 @@ class Stage:
 
 
 def minimap(timeline: Timeline, width: int, *, is_unicode: bool = True, is_window: bool = False) -> list[str]:
-    """Rows of at most ``width`` columns, styled: the main stream, each direction with copies, and where loops are.
+    """Return rows of at most ``width`` columns, styled: the main stream, each direction with copies, and where loops
+    are.
 
-    No rows for a timeline without transfers or without time, or where there is no room. ``is_window``: a transfer's
-    time is its window, from start to done, and not that of its copy.
+    There are none for a timeline without transfers or without time, or where there is no room. ``is_window``: a
+    transfer's time is its window, from `copy-start` to the end of `copy-done`, and not that of its copy.
     """
     columns = width - _LABEL - _NOTE
     stages = _stages(timeline.segments)
@@ -71,7 +72,7 @@ def minimap(timeline: Timeline, width: int, *, is_unicode: bool = True, is_windo
         cells = [_level(share, is_unicode) for share in _shares(sized, direction)]
         lines.append(_line(direction, "".join(cells), f"{word} {_percent(busy, total)}", "cyan"))
     if any(stage.repeat > 1 for stage, _ in sized):
-        lines.append(_line("", _loops(sized), "one turn of xN"))
+        lines.append(_line("", _loops(sized), "xN iterations"))
     return lines
 
 
@@ -88,7 +89,7 @@ def _stages(segments: Iterable[Segment]) -> list[Stage]:
 
 
 def _sized(stages: Sequence[Stage], columns: int) -> list[tuple[Stage, int]]:
-    """The stages with the columns of each, by their share of the step; those with none are left out."""
+    """Return the stages with the columns of each, by their share of the step; those with none are left out."""
     total = sum(stage.repeat * stage.iteration_ps for stage in stages)
     found, passed, taken = [], 0, 0
     for stage in stages:
@@ -101,7 +102,7 @@ def _sized(stages: Sequence[Stage], columns: int) -> list[tuple[Stage, int]]:
 
 
 def _bins(stage: Stage, columns: int, spans: Sequence[Span]) -> list[float]:
-    """The share of each column's time that spans cover."""
+    """Return the share of each column's time that spans cover."""
     iteration = stage.iteration_ps
     fine = [(start * columns, end * columns) for start, end in spans]  # so that columns begin at whole numbers
     return [
@@ -115,14 +116,15 @@ def _shares(sized: Iterable[tuple[Stage, int]], *kinds: str) -> list[float]:
 
 
 def _level(share: float, is_unicode: bool) -> str:
-    """A column that is filled to a share; anything above nothing shows."""
+    """Return the character of a column that is filled to a share; anything above nothing shows."""
     levels = LEVELS if is_unicode else ASCII_LEVELS
     most = len(levels) - 1
     return levels[min(most, max(1, round(share * most)))] if share > 0 else levels[0]
 
 
 def _main_row(sized: Sequence[tuple[Stage, int]], is_unicode: bool) -> str:
-    """Work of the main stream, and in red where it waits for the most part; neighbours of one colour in one style."""
+    """Return the work of the main stream, in red where it mostly waits; neighbours of one colour are styled
+    together."""
     mark = WAITING if is_unicode else ASCII_WAITING
     cells: list[tuple[str, str | None]] = []
     for stage, columns in sized:
@@ -141,7 +143,7 @@ def _main_row(sized: Sequence[tuple[Stage, int]], is_unicode: bool) -> str:
 
 
 def _loops(sized: Iterable[tuple[Stage, int]]) -> str:
-    """Where each loop is, and how often it turns: ``|x8      |x8     |``."""
+    """Return where each loop is, and how many iterations it has: ``|x8      |x8     |``."""
     row = ""
     for stage, columns in sized:
         label = f"|x{stage.repeat:,}" if stage.repeat > 1 else "|"

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from hloinspect.kinds import Direction, ItemKind
 from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, Count
-from hloinspect.passes.difference import Difference
+from hloinspect.passes.difference import TextDifference
 from hloinspect.passes.dump import PassText
-from hloinspect.passes.follow import Trail
-from hloinspect.passes.ledger import Change, Ledger, words
-from hloinspect.units import bytes_text
+from hloinspect.passes.follow import Hop, Trail
+from hloinspect.passes.ledger import Change, Ledger, change_sentences
+from hloinspect.render.terminal.table import Column, Layout, cut, table
+from hloinspect.render.terminal.wrap import wrapped
+from hloinspect.thresholds import SHOWN_NAMES
+from hloinspect.units import bytes_text, listed
 
 _MOST_LINES = 200
+
+
+def _without_bytes(cell: str) -> str:
+    return cell.partition(" ")[0]
+
+
+_MARGIN = len("requested    ")
+_COUNTS = (
+    Column("what", is_left=True, least=31),
+    Column("before", least=16),
+    Column("->"),
+    Column("after", is_left=True),
+)
+"""Of a pass: what is counted, before, an arrow, after. As wide for each pass, so that they stand below each other."""
+_HOPS = (Column(is_left=True, least=19), Column(is_left=True))
+_BELOW = Layout(indent=9, has_head=False)
+_COUNTED = replace(_BELOW, narrowing=(("before", 13), ("before", _without_bytes), ("after", _without_bytes)))
 _COLORS = {"-": "red", "+": "green"}
-_WARNINGS = ("dropped", "became kernels", "kernels work", "turned to", "made synchronous")
+_WARNINGS = ("dropped", "became kernels", "kernels work", "became compute", "became host", "made synchronous")
 _ONE = {
     "annotation_d2h": "annotation for the host",
     "annotation_h2d": "annotation for the device",
@@ -29,14 +49,14 @@ _ENDS: Mapping[Direction, str] = {"d2h": "to the host", "h2d": "back"}
 
 
 def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
-    """The table. ``head`` says what was compiled, or where the texts are."""
+    """Return the table. ``head`` says what was compiled, or where the texts are."""
     dump = ledger.dump
     lines = [
         f"{dump.key}   {len(dump.texts)} texts of passes, {bytes_text(dump.size_bytes)}   {head}",
         "",
-        *_wrapped(f"asked for    {_requested(ledger.first)}", width),
-        *_wrapped(f"in the end   {_made(ledger.last)}", width),
-        *(click.style(line, fg="red") for found in _dropped(ledger) for line in _wrapped(found, width)),
+        *wrapped(f"requested    {_requested(ledger.first)}", width, 0, _MARGIN),
+        *wrapped(f"in the end   {_made(ledger.last)}", width, 0, _MARGIN),
+        *(click.style(line, fg="red") for found in _dropped(ledger) for line in wrapped(found, width, 0, _MARGIN)),
     ]
     for change in ledger.shown:
         lines += ["", *_change_lines(change, width)]
@@ -44,12 +64,8 @@ def ledger_text(ledger: Ledger, head: str, width: int = 100) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=" " * 13, break_long_words=False, break_on_hyphens=False)
-
-
 def _requested(census: Census) -> str:
-    """The placements of a text, or what moves there already."""
+    """Return the placements of a text, or what moves there already."""
     parts = []
     for direction, where in _ENDS.items():
         counts = [census.of(kind) for kind in PLACED[direction]]
@@ -110,13 +126,12 @@ def _change_lines(change: Change, width: int) -> list[str]:
     number = str(text.number) if text.number >= 0 else ""
     where = f"   in {text.pipeline}" if text.pipeline and not text.is_start and not text.inside else ""
     lines = [f"{number:>5}  {click.style(text.label, bold=True)}{where}"]
-    for sentence in words(change):
+    for sentence in change_sentences(change):
         color = "red" if any(word in sentence for word in _WARNINGS) else "cyan"
         lines.append(f"       {click.style(sentence, fg=color)}")
-    for kind in change.kinds:
-        before, after = change.before.of(kind), change.after.of(kind)
-        lines.append(f"         {KINDS[kind]:<32} {_count(before):>16}  ->  {_count(after)}".rstrip()[:width])
-    return lines
+    counts = [(kind, change.before.of(kind), change.after.of(kind)) for kind in change.kinds]
+    rows = [(KINDS[kind], _count(before), "->", _count(after)) for kind, before, after in counts]
+    return [*lines, *(cut(line, width) for line in table(_COUNTS, rows, width, _COUNTED))]
 
 
 def _count(count: Count) -> str:
@@ -134,17 +149,16 @@ def _foot(ledger: Ledger, width: int) -> list[str]:
         notes.append("What changes before a pipeline was changed by something that left no text.")
     notes.append("Bytes are those of one execution: a loop's are not multiplied.")
     if dump.others:
-        more = f" and {len(dump.others) - 4} more" if len(dump.others) > 4 else ""
-        notes.append(f"Other modules (--module): {', '.join(dump.others[:4])}{more}.")
+        notes.append(f"Other modules (--module): {listed(dump.others, SHOWN_NAMES)}.")
     notes.append("More: --pass NAME shows the instructions, --follow NAME where a transfer came from.")
-    return textwrap.wrap(" ".join(notes), width, break_long_words=False, break_on_hyphens=False)
+    return wrapped(" ".join(notes), width)
 
 
 # ---- one pass, instruction by instruction
 
 
-def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = False) -> str:
-    """Both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
+def differences_text(found: tuple[TextDifference, ...], wanted: str, whole: bool = False) -> str:
+    """Return both sides of the texts of a pass as a unified diff; ``whole`` writes however much that is."""
     if not found:
         return f"{wanted}: no text of it changes anything that has to do with the host"
     lines: list[str] = []
@@ -156,7 +170,7 @@ def differences_text(found: tuple[Difference, ...], wanted: str, whole: bool = F
     return "\n".join(lines)
 
 
-def _difference_lines(difference: Difference) -> list[str]:
+def _difference_lines(difference: TextDifference) -> list[str]:
     lines = [f"--- {difference.before.path.name}", f"+++ {difference.after.path.name}"]
     for part in difference.parts:
         lines.append(click.style(f"@@ {part.computation} @@", fg="cyan"))
@@ -176,18 +190,26 @@ def _difference_lines(difference: Difference) -> list[str]:
 
 
 def trail_text(trail: Trail, width: int = 100) -> str:
-    """The stations of a transfer, the last text's first."""
+    """Return what a transfer was in each text, the last text's first."""
     item = trail.hops[0].item
     lines = [
         f"{item.name}   {item.tensor}, {bytes_text(item.bytes)} each time, followed backwards",
         "",
     ]
-    for hop in trail.hops:
+    known = [f"   known by {hop.by}" if hop.by else "" for hop in trail.hops]
+    rows = [
+        (_what(hop.item.kind, hop.item.mechanism), hop.item.name + by)
+        for hop, by in zip(trail.hops, known, strict=True)
+    ]
+    for hop, line in zip(trail.hops, table(_HOPS, rows, width, replace(_BELOW, gaps=(1, 1))), strict=True):
         number = str(hop.text.number) if hop.text.number >= 0 else ""
-        lines.append(f"{number:>5}  {click.style(hop.text.label, bold=True)}")
-        known = f"   known by {hop.by}" if hop.by else ""
-        lines.append(f"         {_what(hop.item.kind, hop.item.mechanism):<19} {hop.item.name}{known}")
-    return "\n".join([*lines, "", *textwrap.wrap(_ending(trail), width, break_long_words=False)])
+        lines += [f"{number:>5}  {click.style(hop.text.label, bold=True)}", line]
+    return "\n".join([*lines, "", *wrapped(_ending(trail), width)])
+
+
+def _hop(hop: Hop) -> tuple[str, str]:
+    known = f"   known by {hop.by}" if hop.by else ""
+    return _what(hop.item.kind, hop.item.mechanism), hop.item.name + known
 
 
 def _what(kind: str, mechanism: str) -> str:
@@ -210,7 +232,7 @@ def _ending(trail: Trail) -> str:
             f"The pass made it, or kept no record of what it was{at}."
         )
     if last.item.kind.startswith(("annotation", "mark")):
-        return f"It was asked for by {last.item.name}, which is there from the beginning{at}."
+        return f"It was requested by {last.item.name}, which is there from the beginning{at}."
     return f"It is there from the beginning, as {last.item.name}{at}: no placement made it."
 
 

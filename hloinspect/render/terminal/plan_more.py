@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from hloinspect.errors import printable as clean
 from hloinspect.plan.model import Elsewhere, Plan, TensorLine, TransferLine
-from hloinspect.render.terminal.tables import table
+from hloinspect.render.terminal.table import NARROW, Column, Layout, columns_named, table
+from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.units import bytes_text, time_text
 
 _BAR = 24
+_BARS = (Column(is_left=True), Column(is_left=True, least=_BAR), Column(is_left=True))
+_LAYOUT = replace(NARROW, narrowing=(("hides at", None), ("transfer", None)))
 _MOST_TRANSFERS = 12
 
 
 def elsewhere_lines(plan: Plan, width: int) -> list[str]:
-    """Each point's step under each other link and target, and what becomes of the transfers of one of them."""
+    """Return each point's step under each other link and target, and what becomes of the transfers of one of them."""
     if not plan.elsewhere:
         return []
     labels = list(dict.fromkeys(one.label for one in plan.elsewhere))
@@ -37,7 +40,7 @@ def elsewhere_lines(plan: Plan, width: int) -> list[str]:
             ]
         )
     header = ["", "what if", "as planned", *(names[label] for label in labels)]
-    return [*table(header, rows, (0, 1), width), *_transfers(plan, labels, found, width)]
+    return [*table(columns_named(header, header[:2]), rows, width, NARROW), *_transfers(plan, labels, found, width)]
 
 
 def _heading(one: Elsewhere) -> str:
@@ -45,7 +48,7 @@ def _heading(one: Elsewhere) -> str:
 
 
 def _label(text: str) -> str:
-    """``170/415GB/s`` for ``d2h=170GB/s,h2d=415GB/s``."""
+    """Return the short name of a link: ``170/415GB/s`` for ``d2h=170GB/s,h2d=415GB/s``."""
     rates = dict(part.partition("=")[::2] for part in text.split(","))
     if set(rates) == {"d2h", "h2d"} and rates["d2h"].endswith("GB/s"):
         return f"{clean(rates['d2h'].removesuffix('GB/s'))}/{clean(rates['h2d'])}"
@@ -60,7 +63,8 @@ def _time(one: Elsewhere | None) -> str:
 
 
 def _transfers(plan: Plan, labels: Sequence[str], found: dict[tuple[int, str], Elsewhere], width: int) -> list[str]:
-    """At which link each transfer of the best point that has any hides, and a bar of what the step waits there."""
+    """Return at which link each transfer of the best point that has any hides, and a bar of what the step waits
+    there."""
     moving = [point for point in plan.points if point.transfers and point.step is not None and not point.offload_lost]
     if not moving:
         return []
@@ -81,7 +85,7 @@ def _transfers(plan: Plan, labels: Sequence[str], found: dict[tuple[int, str], E
         )
     header = ["transfer", "tensor", "as planned", *(_label(label) for label in labels), "hides at"]
     lines = ["", f" transfers of point {chosen.number}: how much the device waits for each, a step"]
-    lines += table(header, rows, (0, 1), width, [len(header) - 1, 0])
+    lines += table(columns_named(header, header[:2]), rows, width, _LAYOUT)
     if len(chosen.transfers) > _MOST_TRANSFERS:
         lines.append(f" and {len(chosen.transfers) - _MOST_TRANSFERS} more (--format json)")
     stalls = [("as planned", chosen.step.stall_ms)]
@@ -90,12 +94,9 @@ def _transfers(plan: Plan, labels: Sequence[str], found: dict[tuple[int, str], E
         if there is not None and there.step is not None:
             stalls.append((_label(label), there.step.stall_ms))
     longest = max(stall for _, stall in stalls) or 1.0
-    pad = max(len(label) for label, _ in stalls)
     lines += ["", f" waiting of point {chosen.number}, a step"]
-    for label, stall in stalls:
-        bar = "#" * round(_BAR * stall / longest)
-        lines.append(f" {label:<{pad}}  {bar:<{_BAR}}  {time_text(stall)}")
-    return lines
+    bars = [(label, "#" * round(_BAR * stall / longest), time_text(stall)) for label, stall in stalls]
+    return [*lines, *table(_BARS, bars, width, Layout(has_head=False))]
 
 
 def _name(transfer: TransferLine) -> str:
@@ -112,7 +113,7 @@ def _wait(verdict: str, wait_ms: float | None) -> str:
 
 
 def tensor_lines(plan: Plan, width: int) -> list[str]:
-    """For each offloaded tensor what it frees, what it costs, and what would be without it."""
+    """Return for each offloaded tensor what it frees, what it costs, and what would be without it."""
     if not plan.tensors:
         return []
     header = ["tensor", "frees", "on the link", "waits", "recomputed", "kept", "advice"]
@@ -131,11 +132,9 @@ def tensor_lines(plan: Plan, width: int) -> list[str]:
     lines = [
         f" tensors that point {plan.tensors_of} offloads, each alone made otherwise; step longer (+) or shorter (-)"
     ]
-    lines += table(header, rows, (0, 6), width)
+    lines += table(columns_named(header, {"tensor", "advice"}), rows, width, NARROW)
     for line in plan.tensors:
-        lines += textwrap.wrap(
-            f"{clean(line.name)}: {clean(line.why)}", width, initial_indent=" ", subsequent_indent="    "
-        )
+        lines += wrapped(f"{clean(line.name)}: {clean(line.why)}", width, 1, 4)
     return lines
 
 
@@ -162,15 +161,12 @@ def _kept(line: TensorLine) -> str:
 
 
 def search_lines(plan: Plan, width: int) -> list[str]:
-    """The moves of the search, and what to write into the program."""
+    """Return the moves of the search, and what to write into the program."""
     found = plan.search
     if found is None:
         return []
     lines = [click.style(f" search: point {found.point} after {found.tried} points; {clean(found.ended)}", bold=True)]
     lines += [f"   {clean(move)}" for move in found.moves]
-    lines += textwrap.wrap(
-        f"policy: {clean(found.policy_code)}", width, initial_indent=" ", subsequent_indent="    ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    lines += wrapped(f"policy: {clean(found.policy_code)}", width, 1, 4)
     lines.append(f" flags: {clean(found.flags_line) or 'none'}")
     return lines

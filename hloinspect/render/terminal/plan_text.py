@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from hloinspect.errors import printable as clean
-from hloinspect.plan.model import SCHEDULER_SHARE, Plan, Point
+from hloinspect.plan.model import Plan, Point
 from hloinspect.render.terminal.plan_more import elsewhere_lines, search_lines, tensor_lines
-from hloinspect.render.terminal.tables import table
-from hloinspect.units import bytes_text, time_text
+from hloinspect.render.terminal.table import NARROW, columns_named, table
+from hloinspect.render.terminal.wrap import wrapped
+from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
+from hloinspect.units import bytes_text, listed, time_text
 
 _MOST_ROWS = 60
+_MOST_NUMBERS = 12
 _LONGEST = 160  # of an error's text
+_LAYOUT = replace(NARROW, narrowing=(("range", None), ("recomputes", None), ("link", None), ("host", None)))
 
 
 def plan_text(plan: Plan, width: int = 100, show_all: bool = False) -> str:
-    """The plan in at most ``width`` columns where names allow it. Without ``show_all`` a long table is cut to the
-    points of the front, the best of the rest, and those that failed."""
+    """Return the plan in at most ``width`` columns where names allow it.
+
+    Without ``show_all`` a long table is cut to the points of the front, the best of the rest, and those that failed.
+    """
     lines = [*_head(plan), "", *_points(plan, width, show_all), "", *_verdict(plan, width)]
     for part in (
         _largest(plan, width),
@@ -30,7 +36,7 @@ def plan_text(plan: Plan, width: int = 100, show_all: bool = False) -> str:
     ):
         if part:
             lines += ["", *part]
-    lines += ["", *(line for limit in plan.limits for line in _wrapped(f"limit: {limit}", width))]
+    lines += ["", *(line for limit in plan.limits for line in wrapped(f"limit: {limit}", width, 0, 3))]
     return "\n".join(lines)
 
 
@@ -57,9 +63,7 @@ def _points(plan: Plan, width: int, show_all: bool) -> list[str]:
     header = ["", *axes, "step", "range", *(["waits"] if moves else []), plan.unit]
     header += [*(["recomputes"] if recomputes else []), "device", *(["host", "link"] if moves else []), "fits"]
     rows = [_row(plan, point, axes, recomputes, moves) for point in shown]
-    left = (0, *range(1, 1 + len(axes)), len(header) - 1)
-    spare = [header.index(name) for name in ("range", "recomputes", "link", "host") if name in header]
-    lines = table(header, rows, left, width, spare)
+    lines = table(columns_named(header, {"", *axes, "fits"}), rows, width, _LAYOUT)
     hidden = len(plan.points) - len(shown)
     if hidden:
         lines.append(f" {hidden} more points with --all")
@@ -71,7 +75,7 @@ def _varies(plan: Plan, name: str) -> bool:
 
 
 def _chosen(plan: Plan) -> list[Point]:
-    """The front, what failed, and the fastest of the rest, in the order of the points."""
+    """Return the front, what failed, and the fastest of the rest, in the order of the points."""
     wanted = {*plan.front, *(point.number for point in plan.points if point.error or not point.is_good)}
     for point in sorted(plan.points, key=lambda point: -point.speed):
         if len(wanted) >= _MOST_ROWS:
@@ -108,17 +112,17 @@ def _row(plan: Plan, point: Point, axes: Sequence[str], recomputes: bool, moves:
 
 
 def _short(time_ms: float, like_ms: float) -> str:
-    """A time without its unit, as many digits as that of the step beside it."""
+    """Return a time without its unit, with as many digits as that of the step beside it."""
     return f"{time_ms / 1e3:.1f}" if like_ms >= 10_000 else f"{time_ms:.0f}" if like_ms >= 100 else f"{time_ms:.3g}"
 
 
 def rate_text(value: float) -> str:
-    """``65,215``, or three digits of a small rate."""
+    """Return a rate: ``65,215``, or three digits of a small one."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _flops(value: float | None) -> str:
-    """``12.3 TF``: a number of operations, not a rate."""
+    """Return a number of operations: ``12.3 TF``."""
     if not value:
         return "-"
     for size, unit in ((1e15, "PF"), (1e12, "TF"), (1e9, "GF"), (1e6, "MF")):
@@ -144,7 +148,7 @@ def _red(text: str) -> str:
 
 
 def _remarks(points: Sequence[Point], width: int) -> list[str]:
-    """What the table has no room for: errors, lost offloads, equal schedules, what does not fit."""
+    """Return what the table has no room for: errors, lost offloads, equal schedules, what does not fit."""
     groups: dict[str, list[int]] = {}
     for point in points:
         if point.error:
@@ -161,13 +165,16 @@ def _remarks(points: Sequence[Point], width: int) -> list[str]:
             groups.setdefault(_cut(note), []).append(point.number)
     lines = []
     for text, numbers in groups.items():
-        lines += _wrapped(f"point{'s' if len(numbers) > 1 else ''} {_listed(numbers)}: {clean(text)}", width, " ")
+        lines += wrapped(
+            f"point{'s' if len(numbers) > 1 else ''} {listed(numbers, _MOST_NUMBERS)}: {clean(text)}", width, 1, 4
+        )
     if any(point.fits and point.memory is not None and point.memory.is_tight for point in points):
-        lines += _wrapped(
-            f"tight: more than the {SCHEDULER_SHARE:.0%} of device memory to which XLA's scheduler keeps: it may do "
-            f"transfers one after the other then",
+        lines += wrapped(
+            f"tight: more than the {SCHEDULER_MEMORY_SHARE:.0%} of device memory to which XLA's scheduler keeps: it "
+            f"may do transfers one after the other then",
             width,
-            " ",
+            1,
+            4,
         )
     return lines
 
@@ -177,32 +184,33 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
-def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:12]))
-    return shown if len(numbers) <= 12 else f"{shown} and {len(numbers) - 12} more"
-
-
 # --- what follows ---------------------------------------------------------------------------------
 
 
 def settings_text(point: Point) -> str:
-    """``policy=offload:hid batch=8``."""
+    """Return a point's settings: ``policy=offload:hid batch=8``."""
     return clean(" ".join(f"{name}={value}" for name, value in point.settings.items())) or "the step as it is"
 
 
 def _verdict(plan: Plan, width: int) -> list[str]:
     if plan.best is None:
-        return _wrapped(f"best: none; {plan.why}", width)
+        return wrapped(f"best: none; {plan.why}", width, 0, 3)
     chosen = plan.point(plan.best)
-    lines = _wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width)
-    if plan.not_told_apart:
-        lines += _wrapped(
-            f"not told apart from it within the range: point{'s' if len(plan.not_told_apart) > 1 else ''} "
-            f"{_listed(plan.not_told_apart)}",
+    lines = wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width, 0, 3)
+    if plan.tied:
+        lines += wrapped(
+            f"as fast within the range: point{'s' if len(plan.tied) > 1 else ''} {listed(plan.tied, _MOST_NUMBERS)}",
             width,
+            0,
+            3,
         )
     if len(plan.front) > 1:
-        lines += _wrapped(f"front (+): no other point is faster with as little memory: {_listed(plan.front)}", width)
+        lines += wrapped(
+            f"front (+): no other point is faster with as little memory: {listed(plan.front, _MOST_NUMBERS)}",
+            width,
+            0,
+            3,
+        )
     return lines
 
 
@@ -217,25 +225,16 @@ def _largest(plan: Plan, width: int) -> list[str]:
         rate = rate_text(point.speed) if point else ""
         rows.append([clean(one.policy), f"{one.value}{more}" if one.value else "none", rate])
     unit = "samples/s" if plan.unit == "tokens/s" else plan.unit
-    return table(["policy", f"largest {axis} that fits", unit], rows, (0, 1), width)
+    header = ["policy", f"largest {axis} that fits", unit]
+    return table(columns_named(header, header[:2]), rows, width, NARROW)
 
 
 def _meanings(plan: Plan, width: int) -> list[str]:
-    """What names stand for; of a search, which tries many policies, the one that it ends with is told with it."""
+    """Return what the names of policies and flags stand for. A search tries many policies: search_lines has its
+    last."""
     lines = []
     for text, code in plan.policies.items() if plan.search is None else ():
-        lines += _wrapped(f"policy {clean(text)}: {clean(code)}", width)
+        lines += wrapped(f"policy {clean(text)}: {clean(code)}", width, 0, 3)
     for text, flags in plan.flags.items():
-        lines += _wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width)
+        lines += wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width, 0, 3)
     return lines
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + "   ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

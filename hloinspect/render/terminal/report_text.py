@@ -4,7 +4,6 @@ again where no colour is wanted."""
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Sequence
 
 import click
@@ -12,21 +11,23 @@ import click
 from hloinspect.errors import printable as clean
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.render.terminal.audit_text import audit_line, audit_text
-from hloinspect.render.terminal.table import cut, fitted, lines_of
+from hloinspect.render.terminal.notes import limit_lines, unknown_lines
+from hloinspect.render.terminal.table import Layout, Step, columns_named, cut, table
+from hloinspect.render.terminal.wrap import flow, wrapped
 from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.report.schema import FindingInfo, PredictedStep, ProgramInfo, Report, TransferInfo
 from hloinspect.rules.blocking import blocking_findings
-from hloinspect.units import bytes_text, bytes_texts, time_text
+from hloinspect.thresholds import SHOWN_FINDINGS, SHOWN_NAMES, SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
+from hloinspect.units import bytes_text, bytes_texts, listed, time_text
 
 COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
-_INDENT = " " * len("predicted step ")
-MAX_ROWS = 40
-"""Transfers shown one by one; the rest of a longer list is summed up. ``--all`` shows them all."""
+_INDENT = len("predicted step ")
+_MARGIN = len(" memory    ")
 
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
-    told = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
+    """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
+    named = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
     lines = [
         *_head(report, width),
         *blocking_lines(report, width),
@@ -41,8 +42,8 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
         "",
         *_memory(report, width),
         *audit_line(report),
-        *_reasons(report, width, told),
-        *_loose_ends(report, width, told),
+        *_reasons(report, width, named),
+        *_loose_ends(report, width, named),
         *findings_text(report, width, show_all),
         *_notes(report, width),
     ]
@@ -50,7 +51,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
 
 
 def to_audit(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
-    """The same with the whole audit (docs/audit.md) below."""
+    """Return the same with the whole audit (docs/audit.md) below."""
     return "\n".join([to_text(report, width, show_all, picture), *audit_text(report, width, show_all)])
 
 
@@ -64,20 +65,20 @@ def _head(report: Report, width: int) -> list[str]:
         parts[0] += made
     parts.append(f"{module.instructions:,} instructions")
     given = _production(program)
-    return [*flow(parts, "   ", width), *(_wrapped(f"production run: {given}", width, 0, 3) if given else [])]
+    return [*flow(parts, "   ", width, _INDENT), *(wrapped(f"production run: {given}", width, 0, 3) if given else [])]
 
 
 def blocking_lines(report: Report, width: int) -> list[str]:
-    """What comes before every figure: that the step cannot run, or that its values are wrong."""
+    """Return what comes before every figure: that the step cannot run, or that its values are wrong."""
     lines: list[str] = []
     for finding in blocking_findings(report):
         text = f"{finding.code}: {clean(finding.message)}"
-        lines += [click.style(line, fg="red", bold=True) for line in _wrapped(text, width, 0, 3)]
+        lines += [click.style(line, fg="red", bold=True) for line in wrapped(text, width, 0, 3)]
     return lines
 
 
 def _production(program: ProgramInfo) -> str:
-    """What of the production run was given and what was not, in one line; "" where nothing was."""
+    """Return what of the production run was given and what was not, in one line; "" where nothing was."""
     results, profile = program.autotune_results, program.pgle
     if program.flags_from is None and results is None and profile is None:
         return ""
@@ -90,12 +91,12 @@ def _production(program: ProgramInfo) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole in percent."""
+    """Return a part of a whole in percent."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
 def _nothing(report: Report) -> str:
-    """What to say of a module without transfers."""
+    """Return what to say of a module without transfers."""
     if report.host_copies:
         return "no host transfers with the device on one side, but host memory is read and written (see below)"
     if any(unknown.affects == "transfers" for unknown in report.unknown):
@@ -103,39 +104,15 @@ def _nothing(report: Report) -> str:
     return "no host transfers: nothing in this module moves between device and host memory"
 
 
-def flow(parts: list[str], separator: str, width: int, indent: str = _INDENT) -> list[str]:
-    """Parts one after the other, on a new line (by default under the step's time) where one would go beyond
-    ``width``; a part that is longer than that is wrapped."""
-    lines = _whole(parts[0], "", width)
-    for part in parts[1:]:
-        if len(click.unstyle(lines[-1] + separator + part)) <= width:
-            lines[-1] += separator + part
-        else:
-            lines[-1] += separator.rstrip()
-            lines += _whole(part, indent, width)
-    return lines
-
-
-def _whole(part: str, indent: str, width: int) -> list[str]:
-    """A part on one line if it fits there. What is styled is not wrapped, but has less indent if need be."""
-    plain = click.unstyle(part)
-    if len(indent + plain) <= width:
-        return [indent + part]
-    if plain != part:
-        return [indent[: max(0, width - len(plain))] + part]
-    lead = plain[: len(plain) - len(plain.lstrip())]
-    return textwrap.wrap(plain.lstrip(), width, initial_indent=indent + lead, subsequent_indent=indent or _INDENT)
-
-
 def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
-    nothing = [] if report.transfers else textwrap.wrap(_nothing(report), width, subsequent_indent="   ")
+    nothing = [] if report.transfers else wrapped(_nothing(report), width, 0, 3)
     if step is None:
         return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
     if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
-    color = "green" if step.stall_ms < 0.02 * step.time_ms else "red"
+    color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     busy = f"the link is busy {share(step.busy_d2h_ms, step.time_ms)} d2h, {share(step.busy_h2d_ms, step.time_ms)} h2d"
     parts = [
         f"predicted step {click.style(time_text(step.time_ms), bold=True)} ({_range(step)})",
@@ -144,9 +121,9 @@ def _step(report: Report, width: int) -> list[str]:
     ]
     if step.collective_exposed_ms > 0:
         parts.insert(2, f"collectives alone {time_text(step.collective_exposed_ms)}")
-    without = f"{_INDENT}{time_text(step.without_transfers_ms)} with free transfers"
+    without = f"{' ' * _INDENT}{time_text(step.without_transfers_ms)} with free transfers"
     ideal = f"{time_text(step.ideal_ms)} with perfect overlap"
-    return [*nothing, *flow(parts, "   ", width), *flow([f"{without}, {ideal}", busy], "; ", width)]
+    return [*nothing, *flow(parts, "   ", width, _INDENT), *flow([f"{without}, {ideal}", busy], "; ", width, _INDENT)]
 
 
 def _range(step: PredictedStep) -> str:
@@ -156,7 +133,7 @@ def _range(step: PredictedStep) -> str:
 
 
 def tensor_text(transfer: TransferInfo) -> str:
-    """A transfer's tensor: its name and shape, or what brings it back."""
+    """Return a transfer's tensor: its name and shape, or what brings it back."""
     tensor = transfer.tensor
     dims = list(tensor.shape)
     while len(dims) > 1 and dims[0] == 1:  # a slice of a stack has a dimension of one in front
@@ -169,7 +146,7 @@ def tensor_text(transfer: TransferInfo) -> str:
 
 
 def _writers_text(transfer: TransferInfo) -> str:
-    """The numbers of the transfers that wrote what comes back; of many the one that wrote the most of it."""
+    """Return the numbers of the transfers that wrote what comes back; of many the one that wrote the most of it."""
     writers = transfer.partners or (transfer.round_trip,)
     if len(writers) > _MOST_WRITERS:
         return f"{transfer.round_trip} and {len(writers) - 1} more"
@@ -177,13 +154,18 @@ def _writers_text(transfer: TransferInfo) -> str:
 
 
 def where_text(transfer: TransferInfo) -> str:
-    """The user's line, or the computation."""
+    """Return the user's line, or the computation."""
     source = transfer.source
     if source is None:
         return clean(transfer.computation)
     function = clean(source.function or "").rpartition(".")[2]
     place = f"{clean(os.path.basename(source.file))}:{source.line}"
     return f"{place} in {function}" if function and function != "<module>" else place
+
+
+def verdict_text(transfer: TransferInfo, mark: str) -> str:
+    """Return a transfer's verdict in its colour, with the mark of one that is not sure."""
+    return click.style(transfer.verdict + mark, fg=COLORS[transfer.verdict])
 
 
 def _row(transfer: TransferInfo) -> list[str]:
@@ -201,7 +183,7 @@ def _row(transfer: TransferInfo) -> list[str]:
         "" if found is None else time_text(found.duration_each_ms),
         covered,
         "" if found is None else time_text(found.wait_ms),
-        transfer.verdict + mark,
+        verdict_text(transfer, mark),
         where_text(transfer),
     ]
 
@@ -213,27 +195,44 @@ LEFT = frozenset({"transfer", "tensor", "verdict", "where"})
 """Columns of transfers that are no figures."""
 
 
+def _without_function(where: str) -> str:
+    return where.partition(" in ")[0]
+
+
+_NARROWING: tuple[Step, ...] = (
+    ("where", _without_function),
+    *(("tensor", 18), ("where", 18)),
+    *(("takes", None), ("window", None)),
+    *(("tensor", 12), ("where", 12)),
+    *(("each", None), ("p90", None), ("runs", None), ("GB/s", None)),
+    *(("tensor", 8), ("where", 8)),
+    *(("covered", None), ("ratio", None), ("model", None)),
+)
+TRANSFERS = Layout(_NARROWING)
+"""A table of transfers: it never does without which it is, its wait and its verdict."""
+
+
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
     shown = report.transfers if show_all else _most_telling(report.transfers)
-    rows = [_HEADER, *(_row(transfer) for transfer in shown)]
+    rows = [_row(transfer) for transfer in shown]
     longest = max(24, width - 70)
-    for row in rows[1:]:
+    for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], longest)
     caption = [" times predicted, waits those of a step:"] if report.step.predicted else []
-    lines = [*caption, *lines_of(fitted(rows, width), LEFT, COLORS)]
+    lines = [*caption, *table(columns_named(_HEADER, LEFT), rows, width, TRANSFERS)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the verdict changes within the range of the prediction")
     if len(shown) < len(report.transfers):
-        lines += _wrapped(_rest(report, len(shown)), width, 1, 3)
+        lines += wrapped(_rest(report, len(shown)), width, 1, 3)
     return lines
 
 
 def _most_telling(transfers: tuple[TransferInfo, ...]) -> tuple[TransferInfo, ...]:
-    """All, in schedule order; of a long list those that wait the longest."""
-    if len(transfers) <= MAX_ROWS:
+    """Return all, in schedule order; of a long list those that wait the longest."""
+    if len(transfers) <= SHOWN_ROWS:
         return transfers
     ordered = sorted(transfers, key=lambda t: (-(t.predicted.wait_ms if t.predicted else 0.0), t.id))
-    return tuple(sorted(ordered[: MAX_ROWS // 2], key=lambda t: t.id))
+    return tuple(sorted(ordered[: SHOWN_ROWS // 2], key=lambda t: t.id))
 
 
 def _rest(report: Report, shown: int) -> str:
@@ -261,49 +260,41 @@ def _memory(report: Report, width: int) -> list[str]:
     if memory.host_bytes is not None:
         parts.append(f"pinned host {about}{bytes_text(memory.host_bytes)}")
     parts.append(f"moves {bytes_text(sent)} to the host and {bytes_text(back)} back a step")
-    lines = [" memory    " + parts[0]]
-    for part in parts[1:]:
-        if len(click.unstyle(lines[-1])) + 3 + len(part) <= width:
-            lines[-1] += "   " + part
-        else:
-            lines += _wrapped(part, width, 11)
+    lines = flow([f" memory    {parts[0]}", *parts[1:]], "   ", width, _MARGIN)
     late = [transfer for transfer in report.transfers if transfer.release is not None and transfer.release.late]
     if late:
         copies = sum(transfer.direction == "d2h" for transfer in report.transfers)
         kept = bytes_text(sum(transfer.bytes_per_step for transfer in late))
         text = f"{len(late)} of {copies} copies to the host ({kept}) start only when the backward pass has begun"
-        lines += _wrapped(text, width, 11)
+        lines += wrapped(text, width, _MARGIN, _MARGIN)
     for kind in ("parameter", "result"):
         values = [value for value in report.host_values if value.kind == kind]
         if values:
             total = bytes_text(sum(value.bytes for value in values))
             live = f"{kind} lives" if len(values) == 1 else f"{kind}s live"
-            lines += _wrapped(f"{len(values)} {live} in host memory ({total})", width, 11)
-    for copy in report.host_copies[:4]:
+            lines += wrapped(f"{len(values)} {live} in host memory ({total})", width, _MARGIN, _MARGIN)
+    for copy in report.host_copies[:SHOWN_NAMES]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
-        lines += _wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, 11)
-    if len(report.host_copies) > 4:
-        lines.append(f"           and {len(report.host_copies) - 4} more do")
+        lines += wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, _MARGIN, _MARGIN)
+    if len(report.host_copies) > SHOWN_NAMES:
+        lines.append(f"{' ' * _MARGIN}and {len(report.host_copies) - SHOWN_NAMES} more do")
     return lines
 
 
-def _reasons(report: Report, width: int, told: frozenset[int]) -> list[str]:
-    """Why, for the transfers that cost the most and that no finding tells of."""
-    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in told]
+def _reasons(report: Report, width: int, named: frozenset[int]) -> list[str]:
+    """Return why transfers are waited for: those that cost the most and that no finding names."""
+    waiting = [t for t in report.transfers if t.verdict not in (HIDDEN, UNKNOWN) and t.predicted and t.id not in named]
     waiting.sort(key=lambda t: -(t.predicted.wait_ms if t.predicted else 0.0))
     lines: list[str] = []
-    for transfer in waiting[:3]:
+    for transfer in waiting[:SHOWN_REASONS]:
         found = transfer.predicted
         assert found is not None
         link_gbps = link_that_hides_gbps(report, transfer)
         needed = f"; a link of {link_gbps:.0f} GB/s would hide it" if link_gbps else ""
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
-        lines += textwrap.wrap(text, width, initial_indent=" ", subsequent_indent="   ")
+        lines += wrapped(text, width, 1, 3)
     return ["", *lines] if lines else []
 
-
-MAX_FINDINGS = 5
-"""Findings in full; ``--all`` shows them all, with those that only inform."""
 
 _SEVERITY_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -311,21 +302,21 @@ _SEVERITY_COLORS = {"error": "red", "warning": "yellow", "info": "cyan"}
 def _shown_findings(report: Report, show_all: bool) -> tuple[FindingInfo, ...]:
     if show_all:
         return report.findings
-    return tuple(finding for finding in report.findings if finding.severity != "info")[:MAX_FINDINGS]
+    return tuple(finding for finding in report.findings if finding.severity != "info")[:SHOWN_FINDINGS]
 
 
 def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
     lines: list[str] = []
     for finding in _shown_findings(report, show_all):
         lines += _finding_head(finding, width)
-        lines += _wrapped(_sentence(finding.message), width, 3)
+        lines += wrapped(_sentence(finding.message), width, 3, 3)
         if finding.source_text and finding.source:
             lines += [f"   {finding.source.line} | {clean(finding.source_text)}"[:width]]
-        lines += _wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
+        lines += wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
     if show_all:
         lines += _not_run(report, width)
     counted = _finding_count(report, show_all)
-    return ["", *lines, *flow(counted, "   ", width, "   ")] if counted else ["", *lines] if lines else []
+    return ["", *lines, *flow(counted, "   ", width, 3)] if counted else ["", *lines] if lines else []
 
 
 def _finding_head(finding: FindingInfo, width: int) -> list[str]:
@@ -341,7 +332,7 @@ def _finding_head(finding: FindingInfo, width: int) -> list[str]:
     if len(left) + len(middle) + len(place) + 6 > width:
         middle = "  ".join(part for part in (finding.name, cost) if part)
     if len(left) + len(middle) + len(place) + 6 > width:
-        return [f"{click.style(left, fg=color, bold=True)}   {middle}", *_wrapped(place, width, 3)]
+        return [f"{click.style(left, fg=color, bold=True)}   {middle}", *wrapped(place, width, 3, 3)]
     space = max(3, width - len(left) - 3 - len(middle) - len(place))
     return [f"{click.style(left, fg=color, bold=True)}   {middle}{' ' * space}{place}".rstrip()]
 
@@ -350,31 +341,19 @@ def _sentence(text: str) -> str:
     return f"{clean(text[:1]).upper()}{clean(text[1:])}."
 
 
-def _wrapped(text: str, width: int, indent: int, hanging: int | None = None) -> list[str]:
-    after = " " * (indent if hanging is None else hanging)
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=" " * indent,
-        subsequent_indent=after,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
 def _not_run(report: Report, width: int) -> list[str]:
-    """Rules that could not look, by what they lack."""
+    """Return the rules that did not run, by what they lack."""
     by_reason: dict[str, list[str]] = {}
     for rule in report.rules_not_run:
         by_reason.setdefault(rule.reason, []).append(rule.code)
     lines: list[str] = []
     for reason, codes in by_reason.items():
-        lines += _wrapped(f"not run: {', '.join(codes)}: {reason}", width, 0, 3)
+        lines += wrapped(f"not run: {', '.join(codes)}: {reason}", width, 0, 3)
     return lines
 
 
 def _finding_count(report: Report, show_all: bool) -> list[str]:
-    """``1 error, 2 warnings, 1 note; 4 rules lacked evidence.`` and how to see more."""
+    """Return ``1 error, 2 warnings, 1 note.``, and how to see more."""
     words = {"error": "error", "warning": "warning", "info": "note"}
     parts = []
     for severity, word in words.items():
@@ -390,30 +369,21 @@ def _finding_count(report: Report, show_all: bool) -> list[str]:
     return [f"{line}.", f"What a code means: hloinspect rules {report.findings[0].code}"]
 
 
-def _loose_ends(report: Report, width: int, told: frozenset[int]) -> list[str]:
-    """Transfers without another end: sent and never read, fetched and never written."""
+def _loose_ends(report: Report, width: int, named: frozenset[int]) -> list[str]:
+    """Return transfers without another end: sent and never read, fetched and never written."""
     lines: list[str] = []
     for outcome, text in (
         ("never read", "sent and neither fetched nor returned"),
         ("never written", "fetched, and written by nothing in this step"),
     ):
-        found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in told]
+        found = [f"{t.direction} {t.id}" for t in report.transfers if t.outcome == outcome and t.id not in named]
         if found:
-            more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-            lines += textwrap.wrap(
-                f"{', '.join(found[:4])}{more}: {text}", width, initial_indent=" ", subsequent_indent="   "
-            )
+            lines += wrapped(f"{listed(found, SHOWN_NAMES)}: {text}", width, 1, 3)
     return lines
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    lines: list[str] = []
-    for unknown in report.unknown:
-        if unknown.affects == "memory" and report.step.predicted is not None:
-            continue
-        text = f"cannot tell: {clean(unknown.reason)}. Try: {clean(unknown.remedy)}"
-        wrapped = textwrap.wrap(text, width, subsequent_indent="   ")
-        lines += [click.style(line, fg="magenta") for line in wrapped]
-    for limit in report.limits:
-        lines += textwrap.wrap(f"limit: {clean(limit)}", width, subsequent_indent="   ")
+    is_counted = report.step.predicted is not None
+    unknown = [one for one in report.unknown if not (one.affects == "memory" and is_counted)]
+    lines = [*unknown_lines(unknown, width), *limit_lines(report.limits, width)]
     return ["", *lines] if lines else []

@@ -1,8 +1,8 @@
 """A step as a Perfetto trace: ``--format perfetto``, to look at in https://ui.perfetto.dev (docs/perfetto.md).
 
 A process for each timeline, one above the other on one clock: the predicted step, and those measured on devices. Each
-has a track for every stream, the loops and their turns, counters of the link and of memory, and arrows from the start
-of a transfer over its copy to its done, and from a copy to the host to the one that brings the same tensor back.
+has a track for every stream, the loops and their iterations, and counters of the link and of memory. Arrows go from the
+start of a transfer over its copy to its wait, and from a copy to the host to the one that brings the same tensor back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from hloinspect.errors import UsageError
 from hloinspect.hlo.model import Computation
-from hloinspect.offload.source import source_of
+from hloinspect.offload.source import read_source
 from hloinspect.render.terminal.report_text import tensor_text
 from hloinspect.render.traces.trackevents import BYTES, NO_UNIT, Slice, TraceWriter, Value
 from hloinspect.report.schema import Report, TransferInfo
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hloinspect.render.page.memory_curve import MemoryCurve
 
 MAX_POINTS = 40_000
-"""Values of one counter of memory. Of more, each stretch between two turns keeps its first and its greatest."""
+"""Values of one counter of memory. Of more, each segment keeps its first and its greatest."""
 
 TRACKS = {
     "main": "main stream",
@@ -43,9 +43,9 @@ _LIFO = "a tensor that is sent several times comes back last in, first out, as t
 
 
 def to_perfetto(answer: Inspection | TraceInspection) -> bytes:
-    """The trace of an inspection, or of a trace with what was predicted for it: a serialized Perfetto ``Trace``.
+    """Return the trace of an inspection, or of a trace with what was predicted for it: a serialized Perfetto ``Trace``.
 
-    Names are made printable; equal answers give equal bytes. Raises UsageError where there is no timeline.
+    Names are made printable; equal answers give equal bytes. Raise UsageError where there is no timeline.
     """
     from hloinspect.render.page.sides import side_of
 
@@ -60,7 +60,7 @@ def to_perfetto(answer: Inspection | TraceInspection) -> bytes:
 
 
 def why_not(report: Report) -> str:
-    """Why a report has no timeline."""
+    """Return why a report has no timeline."""
     for unknown in report.unknown:
         if unknown.affects == "time":
             return f"{unknown.reason}; {unknown.remedy}"
@@ -69,22 +69,22 @@ def why_not(report: Report) -> str:
 
 @dataclass(slots=True)
 class _Executions:
-    """One transfer's copies, waits and marks, each in the order of time."""
+    """One transfer's copies, and the numbers of the marks of its starts and waits, each in the order of time."""
 
     copies: list[Window] = field(default_factory=list)
-    starts: list[Mark] = field(default_factory=list)
-    dones: list[Mark] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Arrows:
-    """Flows by what they go through: a stretch or a mark by its id, those that go on and those that end there."""
+    """Flows by what they go through, a window or the number of a mark: those that go on, and those that end there."""
 
-    through: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    into: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    through: dict[Window | int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    into: dict[Window | int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
-    def of(self, one: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return tuple(self.through.get(id(one), ())), tuple(self.into.get(id(one), ()))
+    def of(self, one: Window | int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(self.through.get(one, ())), tuple(self.into.get(one, ()))
 
 
 class _Band:
@@ -111,13 +111,13 @@ class _Band:
         self._rank = 0
 
     def write(self, label: str) -> None:
-        """Writes the tracks, from the top."""
+        """Write the tracks, from the top."""
         process = self._writer.process(label)
         windows, marks = list(self._layout.windows()), list(self._layout.marks())
         arrows = self._arrows(windows, marks)
         self._track(process, "step and loops", self._step_and_loops())
         if marks:
-            self._track(process, "starts and dones", self._marks(marks, arrows), description=_FROM_MARKS)
+            self._track(process, "starts and waits", self._marks(marks, arrows), description=_FROM_MARKS)
         by_stream: dict[str, list[Slice]] = {stream: [] for stream in TRACKS}
         for one in windows:
             by_stream.setdefault(one.stream, []).append(self._slice(one, arrows))
@@ -162,17 +162,20 @@ class _Band:
         )
         name = iteration.name or "loop"
         shown = Slice(
-            iteration.start_ps, iteration.shown_ps, f"{name} turn {iteration.first} of {iteration.of}", arguments
+            iteration.start_ps, iteration.shown_ps, f"{name} iteration {iteration.first} of {iteration.of}", arguments
         )
         if iteration.last == iteration.first:
             return [shown]
         rest = (
-            f"turns {iteration.first + 1} to {iteration.last}, each like the one before"
+            f"iterations {iteration.first + 1} to {iteration.last}, each like the one before"
             if iteration.last > iteration.first + 1
             else ""
         )
         folded = replace(
-            shown, start_ps=iteration.shown_ps, end_ps=iteration.end_ps, name=rest or f"turn {iteration.last}, the same"
+            shown,
+            start_ps=iteration.shown_ps,
+            end_ps=iteration.end_ps,
+            name=rest or f"iteration {iteration.last}, the same",
         )
         return [shown, folded]
 
@@ -198,7 +201,7 @@ class _Band:
                 if found is not None:
                     metadata = found.metadata
                     break
-            source = source_of(metadata) if metadata is not None else None
+            source = read_source(metadata) if metadata is not None else None
             self._places[one.name] = {
                 "first instruction" if self._timeline.kind == "predicted" else "instruction": one.name or None,
                 "op": (metadata.op_name or None) if metadata is not None else None,
@@ -208,26 +211,27 @@ class _Band:
 
     def _marks(self, marks: Sequence[Mark], arrows: _Arrows) -> list[Slice]:
         found = []
-        for mark in marks:
+        for number, mark in enumerate(marks):
             transfer = self._transfers.get(mark.transfer)
-            flows, ends = arrows.of(mark)
+            flows, ends = arrows.of(number)
             at = (transfer.start if mark.role == START else transfer.done) if transfer is not None else None
             arguments = self._writer.arguments({"instruction": at, "transfer": mark.transfer})
-            name = f"{mark.role} of {_short(transfer)}" if transfer is not None else mark.role
+            word = "start of" if mark.role == START else "wait for"
+            name = f"{word} {_short(transfer)}" if transfer is not None else word
             found.append(Slice(mark.start_ps, mark.end_ps, name, arguments, flows, ends))
         return found
 
     # arrows
 
     def _arrows(self, windows: Iterable[Window], marks: Iterable[Mark]) -> _Arrows:
-        """From start to copy to done, and from the copy of one direction to that of the other that brings it back."""
+        """Return the arrows from start to copy to wait, and from a copy to the host to the one that brings it back."""
         by_transfer: dict[int, _Executions] = defaultdict(_Executions)
         for one in windows:
             if one.kind in (D2H, H2D) and one.transfer:
                 by_transfer[one.transfer].copies.append(one)
-        for mark in marks:
+        for number, mark in enumerate(marks):
             executions = by_transfer[mark.transfer]
-            (executions.starts if mark.role == START else executions.dones).append(mark)
+            (executions.starts if mark.role == START else executions.waits).append(number)
         arrows = _Arrows()
         for executions in by_transfer.values():
             self._start_to_done(executions, arrows)
@@ -240,13 +244,13 @@ class _Band:
     def _start_to_done(self, of: _Executions, arrows: _Arrows) -> None:
         if len(of.copies) != len(of.starts):  # some of them are in loops that stay folded
             return
-        dones = of.dones if len(of.dones) == len(of.starts) else [None] * len(of.starts)
-        for start, copy, done in zip(of.starts, of.copies, dones, strict=True):
+        waits = of.waits if len(of.waits) == len(of.starts) else [None] * len(of.starts)
+        for start, copy, wait in zip(of.starts, of.copies, waits, strict=True):
             flow = next(self._flows)
-            arrows.through[id(start)].append(flow)
-            (arrows.through if done is not None else arrows.into)[id(copy)].append(flow)
-            if done is not None:
-                arrows.into[id(done)].append(flow)
+            arrows.through[start].append(flow)
+            (arrows.through if wait is not None else arrows.into)[copy].append(flow)
+            if wait is not None:
+                arrows.into[wait].append(flow)
 
     def _there_and_back(self, there: Sequence[Window], back: Sequence[Window], arrows: _Arrows) -> None:
         if len(there) != len(back):
@@ -254,13 +258,13 @@ class _Band:
         for sent, fetched in zip(there, reversed(back), strict=True):
             if sent.end_ps <= fetched.start_ps and sent.times == fetched.times == 1:
                 flow = next(self._flows)
-                arrows.through[id(sent)].append(flow)
-                arrows.into[id(fetched)].append(flow)
+                arrows.through[sent].append(flow)
+                arrows.into[fetched].append(flow)
 
     # counters
 
     def _link(self, process: int, windows: Iterable[Window]) -> None:
-        """The rate of each direction: that of each copy is the mean over its time."""
+        """Write the rate of each direction: that of each copy is the mean over its time."""
         changes: dict[str, dict[int, float]] = {D2H: defaultdict(float), H2D: defaultdict(float)}
         for one in windows:
             transfer = self._transfers.get(one.transfer)
@@ -304,8 +308,8 @@ class _Band:
 
 
 def lanes(slices: Sequence[Slice], is_flat: bool = False) -> list[list[Slice]]:
-    """Slices dealt to as few tracks as it takes so that on each every one lies in another or behind it; where
-    ``is_flat`` only behind it. Each lane is sorted, an outer slice before those in it."""
+    """Return slices dealt to as few tracks as possible, so that on each a slice lies inside another or behind it; only
+    behind it where ``is_flat``. Each lane is sorted, an outer slice before those in it."""
     found: list[list[Slice]] = []
     is_open: list[list[int]] = []  # for each lane the ends of what is open, the innermost last
     for one in sorted(slices, key=lambda one: (one.start_ps, -one.end_ps)):
@@ -333,7 +337,7 @@ def _times(times: int) -> str | None:
 
 
 def _about(transfer: TransferInfo | None) -> Mapping[str, Value | None]:
-    """What a report says about a transfer, for a slice."""
+    """Return what a report says about a transfer, for a slice."""
     if transfer is None:
         return {}
     source, predicted, measured = transfer.source, transfer.predicted, transfer.measured
@@ -359,7 +363,8 @@ def _about(transfer: TransferInfo | None) -> Mapping[str, Value | None]:
 
 
 def _gbps(transfer: TransferInfo, kind: str) -> float | None:
-    """The mean rate of a transfer's copies; None where only windows are known, in which a copy moves some time."""
+    """Return the mean rate of a transfer's copies; None where only windows are known, in which a copy moves some
+    time."""
     if kind == "predicted":
         each = transfer.predicted.duration_each_ms if transfer.predicted is not None else 0.0
         return transfer.bytes / each / 1e6 if each > 0 else None

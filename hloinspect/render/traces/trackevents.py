@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hloinspect.errors import printable
-from hloinspect.profiles.protowire import double, fixed64, message, number, text
+from hloinspect.profiles.protowire import double_field, fixed64_field, integer_field, message_field, string_field
 
 Value = int | float | str
 BYTES, NO_UNIT = 3, 0
@@ -46,50 +46,58 @@ class TraceWriter:
         self._new: list[bytes] = []
         self._tracks = 0
         self._processes = 0
-        first = number(13, _CLEARED) + number(87, 1)
+        first = integer_field(13, _CLEARED) + integer_field(87, 1)
         self._packets.append(_packet(first))
 
     def process(self, name: str) -> int:
-        """A new process; returns its track."""
+        """Make a process, and return its track."""
         self._processes += 1
-        process = number(1, self._processes) + text(6, printable(name)) + number(3, self._processes)
-        return self._track(message(3, process) + number(11, _EXPLICIT))
+        process = (
+            integer_field(1, self._processes) + string_field(6, printable(name)) + integer_field(3, self._processes)
+        )
+        return self._track(message_field(3, process) + integer_field(11, _EXPLICIT))
 
     def track(self, parent: int, name: str, rank: int, description: str = "") -> int:
-        """A new track for slices, the ``rank``-th of its parent's."""
-        more = text(14, description) if description else b""
-        return self._track(number(5, parent) + text(2, printable(name)) + number(12, rank) + more)
+        """Make a track for slices, the ``rank``-th of its parent's, and return it."""
+        more = string_field(14, description) if description else b""
+        return self._track(integer_field(5, parent) + string_field(2, printable(name)) + integer_field(12, rank) + more)
 
     def counter(self, parent: int, name: str, rank: int, unit: int, unit_name: str = "", description: str = "") -> int:
-        """A new track for a counter."""
-        how = number(3, unit) + (text(6, unit_name) if unit_name else b"")
-        more = text(14, description) if description else b""
-        return self._track(number(5, parent) + text(2, printable(name)) + number(12, rank) + message(8, how) + more)
+        """Make a track for a counter, and return it."""
+        how = integer_field(3, unit) + (string_field(6, unit_name) if unit_name else b"")
+        more = string_field(14, description) if description else b""
+        return self._track(
+            integer_field(5, parent)
+            + string_field(2, printable(name))
+            + integer_field(12, rank)
+            + message_field(8, how)
+            + more
+        )
 
     def _track(self, descriptor: bytes) -> int:
         self._tracks += 1
-        self._packets.append(_packet(message(60, number(1, self._tracks) + descriptor)))
+        self._packets.append(_packet(message_field(60, integer_field(1, self._tracks) + descriptor)))
         return self._tracks
 
     def arguments(self, values: Mapping[str, Value | None]) -> bytes:
-        """The arguments of a slice, as it takes them; those that are None are left out."""
+        """Return the arguments of a slice, encoded; those that are None are left out."""
         found = b""
         for name, value in values.items():
             if value is None:
                 continue
-            what = number(1, self._number(_ARGUMENTS, name))
+            what = integer_field(1, self._number(_ARGUMENTS, name))
             if isinstance(value, str):
-                what += number(17, self._number(_TEXTS, printable(value)))
+                what += integer_field(17, self._number(_TEXTS, printable(value)))
             elif isinstance(value, float):
-                what += double(5, value)
+                what += double_field(5, value)
             else:
-                what += number(4, max(-_MAX, min(_MAX, value)))
-            found += message(4, what)
+                what += integer_field(4, max(-_MAX, min(_MAX, value)))
+            found += message_field(4, what)
         return found
 
     def slices(self, track: int, slices: Sequence[Slice]) -> None:
-        """The slices of a track, sorted by start, of which each lies in the one before or behind it; those without a
-        duration are instants."""
+        """Write the slices of a track, sorted by start, of which each lies in the one before or behind it; those
+        without a duration are instants."""
         is_open: list[int] = []
         for one in slices:
             while is_open and is_open[-1] <= one.start_ps:
@@ -102,45 +110,51 @@ class TraceWriter:
 
     def _begin(self, track: int, one: Slice) -> None:
         is_instant = one.end_ps == one.start_ps
-        event = number(9, _INSTANT if is_instant else _BEGIN) + number(11, track)
-        event += number(10, self._number(_NAMES, printable(one.name))) + one.arguments
-        event += b"".join(fixed64(47, flow) for flow in one.flows) + b"".join(fixed64(48, flow) for flow in one.ends)
+        event = integer_field(9, _INSTANT if is_instant else _BEGIN) + integer_field(11, track)
+        event += integer_field(10, self._number(_NAMES, printable(one.name))) + one.arguments
+        event += b"".join(fixed64_field(47, flow) for flow in one.flows) + b"".join(
+            fixed64_field(48, flow) for flow in one.ends
+        )
         self._event(one.start_ps, event)
 
     def _end(self, track: int, at_ps: int) -> None:
-        self._event(at_ps, number(9, _END) + number(11, track))
+        self._event(at_ps, integer_field(9, _END) + integer_field(11, track))
 
     def values(self, track: int, values: Sequence[tuple[int, Value]]) -> None:
-        """The values of a counter: from each time (picoseconds) on it is so much."""
+        """Write the values of a counter: each holds from its time (picoseconds) on."""
         for at_ps, value in values:
-            how = double(44, value) if isinstance(value, float) else number(30, max(-_MAX, min(_MAX, int(value))))
-            self._event(at_ps, number(9, _COUNTER) + number(11, track) + how)
+            how = (
+                double_field(44, value)
+                if isinstance(value, float)
+                else integer_field(30, max(-_MAX, min(_MAX, int(value))))
+            )
+            self._event(at_ps, integer_field(9, _COUNTER) + integer_field(11, track) + how)
 
     def _event(self, at_ps: int, event: bytes) -> None:
-        state = message(12, b"".join(self._new)) if self._new else b""
+        state = message_field(12, b"".join(self._new)) if self._new else b""
         self._new.clear()
-        head = number(8, nanoseconds(at_ps)) + number(13, _NEEDS_STATE)
-        self._packets.append(_packet(head + state + message(11, event)))
+        head = integer_field(8, nanoseconds(at_ps)) + integer_field(13, _NEEDS_STATE)
+        self._packets.append(_packet(head + state + message_field(11, event)))
 
     def _number(self, table: int, value: str) -> int:
-        """The number of a text in a table; a new one goes with the next packet."""
+        """Return the number of a text in a table; a new one is sent with the next packet."""
         key = (table, value)
         found = self._interned.get(key)
         if found is None:
             found = self._interned[key] = len(self._interned) + 1
-            name = message(2, value.encode("utf-8", "replace"))
-            self._new.append(message(table, number(1, found) + name))
+            name = message_field(2, value.encode("utf-8", "replace"))
+            self._new.append(message_field(table, integer_field(1, found) + name))
         return found
 
     def bytes(self) -> bytes:
-        """The trace: the content of a ``.perfetto-trace`` file."""
+        """Return the trace: the content of a ``.perfetto-trace`` file."""
         return b"".join(self._packets)
 
 
 def nanoseconds(ps: int) -> int:
-    """Picoseconds as Perfetto has them; order is kept."""
+    """Return picoseconds as Perfetto has them; order is kept."""
     return max(0, (ps + 500) // 1000)
 
 
 def _packet(content: bytes) -> bytes:
-    return message(1, content + number(10, _SEQUENCE))
+    return message_field(1, content + integer_field(10, _SEQUENCE))

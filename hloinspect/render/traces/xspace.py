@@ -21,7 +21,7 @@ from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.text_computation import TextComputation
 from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
 from hloinspect.predict.prediction import Prediction
-from hloinspect.profiles.protowire import message
+from hloinspect.profiles.protowire import message_field
 from hloinspect.profiles.spacebuilder import PlaneBuilder, SpaceBuilder, Value
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, HLO_TEXT, PREDICTION_HOST
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
@@ -36,7 +36,7 @@ GAP_PS = 1_000_000
 """Between two steps."""
 
 MAX_EVENTS = 400_000
-"""Events of one step, turns of loops written out: a profile cannot say that something happens many times."""
+"""Events of one step, iterations of loops written out: a profile cannot say that something happens many times."""
 
 _MAIN, _TO_HOST, _FROM_HOST, _COMMUNICATION, _SIDE = 13, 14, 15, 16, 17  # small ones are what viewers derive
 _STREAMS = {
@@ -53,7 +53,7 @@ _NO_DETAILS = "regs:0 static_shared:0 dynamic_shared:0 grid:0,0,0 block:0,0,0 oc
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens in one step, in real time from 0: events of streams, and starts and dones."""
+    """What happens in one step, in real time from 0: events of streams, and starts and waits."""
 
     time_ps: int
     windows: Sequence[Window]
@@ -70,10 +70,10 @@ class Written:
 
 
 def write_profile(offload: Offload, prediction: Prediction, directory: Path) -> Written:
-    """Writes a prediction into ``directory/plugins/profile/<run>``, and nothing else.
+    """Write a prediction into ``directory/plugins/profile/<run>``, and nothing else.
 
     The run is named after the module, the target and the content: same predictions are the same run, and what a viewer
-    keeps of an earlier one never belongs to another. Raises UsageError where the step is too long or the directory
+    keeps of an earlier one never belongs to another. Raise UsageError where the step is too long or the directory
     cannot be written, and where a run of that name holds something else.
     """
     content = to_xspace(offload, prediction)
@@ -98,12 +98,12 @@ def _file_name(text: str) -> str:
 
 
 def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
-    """The serialized XSpace: ``STEPS`` times the predicted step on one device. Raises UsageError for a step of too many
-    events."""
+    """Return the serialized XSpace: ``STEPS`` times the predicted step on one device. Raise UsageError for a step of
+    too many events."""
     layout = Layout(prediction.timeline, MAX_EVENTS)
     if layout.is_folded:
         raise UsageError(
-            f"written out turn by turn, the step has more than {MAX_EVENTS:,} events: too many for a profile"
+            f"written out iteration by iteration, the step has more than {MAX_EVENTS:,} events: too many for a profile"
         )
     step = Step(layout.end_ps - layout.start_ps, list(layout.windows()), list(layout.marks()))
     module = offload.program.module
@@ -124,7 +124,7 @@ def to_xspace(offload: Offload, prediction: Prediction) -> bytes:
 
 
 def program_id(module: Module) -> int:
-    """A number for the program: from its name and the order of its instructions."""
+    """Return a number for the program: from its name and the order of its instructions."""
     digest = hashlib.sha256(module.name.encode("utf-8", "replace"))
     for instruction in module.entry:
         digest.update(instruction.name.encode("utf-8", "replace"))
@@ -137,7 +137,7 @@ def _embedded(module: Module) -> tuple[str, bytes]:
 
         proto = serialized(module)
         assert proto is not None
-        return HLO_PROTO, message(1, proto)  # HloProto.hlo_module
+        return HLO_PROTO, message_field(1, proto)  # HloProto.hlo_module
     first = next(iter(module.computations.values()), None)
     text = first.module_text if isinstance(first, TextComputation) else print_module(module)
     return HLO_TEXT, gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)
@@ -163,24 +163,24 @@ class _Device:
         return self._known[name]
 
     def _is_asynchronous(self, move: Window) -> bool:
-        """Whether the main stream goes on while something moves."""
+        """Return whether the main stream goes on while something moves."""
         transfer = self._transfers.get(move.transfer)
         if transfer is not None:
             return transfer.asynchronous
         instruction = self._instruction(move.name)
         return instruction is not None and bool(instruction.start_of)
 
-    def _other_ways(self, windows: Iterable[Window]) -> set[int]:
-        """Copies within host memory take both directions of the link at once, and are one event: the ids of the
-        shorter."""
+    def _other_ways(self, windows: Iterable[Window]) -> set[Window]:
+        """Return the shorter windows of copies within host memory, which take both directions of the link at once, and
+        are one event."""
         found: dict[tuple[str, int], list[Window]] = defaultdict(list)
         for one in windows:
             if one.kind in (D2H, H2D) and not one.transfer:
                 found[one.name, one.start_ps].append(one)
-        return {id(one) for pair in found.values() for one in sorted(pair, key=lambda one: one.end_ps)[:-1]}
+        return {one for pair in found.values() for one in sorted(pair, key=lambda one: one.end_ps)[:-1]}
 
-    def _blocking(self, windows: Iterable[Window]) -> Mapping[int, Window]:
-        """By the id of its stretch, the work of a kernel that moves host memory while the main stream runs it: the two
+    def _blocking(self, windows: Iterable[Window]) -> Mapping[Window, Window]:
+        """Return, by the window of a move, the work of the kernel that makes it while the main stream runs it: the two
         are one event."""
         starts = {t.start: t.id for t in self._transfers.values() if not t.asynchronous and t.mechanism == "kernel"}
         work: dict[int, deque[Window]] = defaultdict(deque)
@@ -191,7 +191,7 @@ class _Device:
             elif one.kind in (D2H, H2D) and one.transfer in starts.values():
                 moves[one.transfer].append(one)
         return {
-            id(move): run
+            move: run
             for number, runs in work.items()
             if len(runs) == len(moves[number])
             for run, move in zip(runs, moves[number], strict=True)
@@ -224,17 +224,18 @@ class _Gpu(_Device):
                 plane.event(lines[stream], name, begin + start, begin + end, own)
 
     def _events(self, step: Step) -> list[tuple[int, int, int, str, Mapping[str, Value]]]:
-        """(stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main stream."""
+        """Return (stream, start, end, name, statistics) of each event, waits left out: they are gaps of the main
+        stream."""
         joined = self._blocking(step.windows)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
+        absorbed = set(joined.values()) | self._other_ways(step.windows)
         common: dict[str, Value] = {"tf_op": "XlaModule:", "hlo_module": self._name, "program_id": self._program}
         found: list[tuple[int, int, int, str, Mapping[str, Value]]] = []
         for one in step.windows:
             stream, start, end = _STREAM_OF[one.stream], one.start_ps, one.end_ps
-            if id(one) in absorbed:
+            if one in absorbed:
                 continue
             if one.kind in (D2H, H2D):
-                if (run := joined.get(id(one))) is not None:
+                if (run := joined.get(one)) is not None:
                     start, end = min(start, run.start_ps), max(end, run.end_ps)
                 transfer = self._transfers.get(one.transfer)
                 if not self._is_asynchronous(one):
@@ -269,7 +270,7 @@ class _Gpu(_Device):
 
 
 class _Tpu(_Device):
-    """A plane as a TPU's profiler writes it: operations one after the other, waits as the durations of dones."""
+    """A plane as a TPU's profiler writes it: operations one after the other, waits as the durations of `copy-done`."""
 
     def write(self, step: Step) -> None:
         plane = self._space.plane(0, "/device:TPU:0", device_type_string=f"{self._prediction.target.title} (predicted)")
@@ -290,17 +291,17 @@ class _Tpu(_Device):
                 plane.event(background, "", begin + start, begin + end, {"hlo_op": done, "flow": flow}, kind)
 
     def _on_main(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int]]:
-        """(start, end, kind) of the main stream's operations."""
+        """Return (start, end, kind) of the main stream's operations."""
         joined = self._blocking(step.windows)
-        absorbed = {id(run) for run in joined.values()} | self._other_ways(step.windows)
+        absorbed = set(joined.values()) | self._other_ways(step.windows)
         found: list[tuple[int, int, int]] = []
         for one in step.windows:
-            if id(one) in absorbed:
+            if one in absorbed:
                 continue
             if one.stream == "main" and one.kind in (COMPUTE, COLLECTIVE):
                 found.append((one.start_ps, one.end_ps, self._kind(plane, one.name)))
             elif one.kind in (D2H, H2D) and not self._is_asynchronous(one):
-                run, transfer = joined.get(id(one), one), self._transfers.get(one.transfer)
+                run, transfer = joined.get(one, one), self._transfers.get(one.transfer)
                 start, end = min(one.start_ps, run.start_ps), max(one.end_ps, run.end_ps)
                 found.append((start, end, self._kind(plane, transfer.start if transfer is not None else one.name)))
         for mark in step.marks:
@@ -310,8 +311,8 @@ class _Tpu(_Device):
         return sorted(found, key=lambda event: event[:2])
 
     def _beside(self, plane: PlaneBuilder, step: Step) -> list[tuple[int, int, int, str]]:
-        """(start, end, kind, done) of what is under way beside the main stream: windows of transfers, from the start to
-        the end of the done, and collectives and copies on the device while they run."""
+        """Return (start, end, kind, done) of what is under way beside the main stream: windows of transfers, from their
+        start to the end of their `copy-done`, and collectives and copies on the device while they run."""
         found: list[tuple[int, int, int, str]] = []
         begun: dict[int, deque[int]] = defaultdict(deque)
         for mark in step.marks:
@@ -328,7 +329,7 @@ class _Tpu(_Device):
         return sorted(found)
 
     def _kind(self, plane: PlaneBuilder, name: str, display_name: str = "") -> int:
-        """The kind of an instruction's events: named by its text, as XProf looks for ``S(5)`` in it."""
+        """Return the kind of an instruction's events: named by its text, as XProf looks for ``S(5)`` in it."""
         found = self._instruction(name)
         if found is None:
             return plane.kind(f"%{name}", display_name or name, {"program_id": self._program})

@@ -49,7 +49,7 @@ def report() -> Report:
 
 @pytest.fixture(scope="module")
 def checks(report: Report) -> list[Checked]:
-    """All that a gate can come to: within, over, missing and unknown, with and without a baseline, with findings."""
+    """What a gate can say: within, over, missing and unknown, with and without a baseline, with findings."""
     old = api.inspect(str(OLD_OPTIMIZER), target="gb200").report
     save = api.inspect(str(SAVE), target="gb200").report
     baseline = Baseline(Path("baseline.json")).updated([snapshot_of(old, "optimizer"), snapshot_of(report, "save")])
@@ -180,7 +180,7 @@ def test_fingerprints_of_sarif_stay_when_lines_move(checks: list[Checked]) -> No
     assert len(set(prints(first))) == len(prints(first))
 
 
-def test_a_file_of_the_project_is_told_from_its_root(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_the_project_is_named_from_its_root(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/home/user/hloinspect")))
     checked = check_report(report, "optimizer", [parse_budget("stall=1%")])
     results = json.loads(sarif.render([checked]))["runs"][0]["results"]
@@ -194,7 +194,7 @@ def test_a_file_of_the_project_is_told_from_its_root(report: Report, monkeypatch
 
 def commands(text: str) -> list[dict[str, str]]:
     """The commands in a log, read by the rules of GitHub's runner (ActionCommand.cs): properties and data are
-    unescaped after the line is taken apart."""
+    unescaped after the line is split."""
     found = []
     for line in text.splitlines():
         match = re.fullmatch(r"::([a-z-]+)(?: ([^:]*(?::(?!:)[^:]*)*))?::(.*)", line)
@@ -223,9 +223,9 @@ def test_annotations_are_read_back_whole(checks: list[Checked]) -> None:
 
 def test_what_may_be_unknown_is_a_notice(checks: list[Checked]) -> None:
     blind = checks[2]
-    quiet = commands(github.render([blind], allow_unknown=True))
+    allowed = commands(github.render([blind], allow_unknown=True))
     unknown = [result.budget.text for result in blind.results if result.status == "unknown"]
-    notices = [each["title"] for each in quiet if each["command"] == "notice"]
+    notices = [each["title"] for each in allowed if each["command"] == "notice"]
     assert [f"hloinspect {text}" for text in unknown] == notices[: len(unknown)]
 
 
@@ -298,7 +298,7 @@ def test_several_reports_are_written_in_one_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["sarif", "xml=a", "=a", "sarif="])
-def test_a_report_that_makes_no_sense_is_told_before_anything_is_read(text: str) -> None:
+def test_a_report_that_makes_no_sense_is_refused_before_anything_is_read(text: str) -> None:
     result = check("no/such/file", "--budget", "stall=1%", "--report", text)
     assert (result.exit_code, "expected FORMAT=FILE" in result.stderr) == (2, True)
 
@@ -321,9 +321,9 @@ def test_an_input_that_cannot_be_read_is_an_error_for_every_reader(checks: list[
     document = json.loads(sarif.render(checks[1:2], unread=UNREAD))
     (invocation,) = document["runs"][0]["invocations"]
     assert invocation["executionSuccessful"] is False
-    told = invocation["toolExecutionNotifications"]
-    assert UNREAD[0].message in told[0]["message"]["text"]
-    assert told[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "src/train.py"
+    errors = invocation["toolExecutionNotifications"]
+    assert UNREAD[0].message in errors[0]["message"]["text"]
+    assert errors[0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "src/train.py"
     assert "invocations" not in json.loads(sarif.render(checks[1:2]))["runs"][0]
 
     rows = [line for line in markdown.render(checks[1:2], unread=UNREAD).splitlines() if "**ERROR**" in line]

@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from hloinspect.analyze.answer import answer as read_answer
 from hloinspect.render.page import html_page
 from hloinspect.report.json import to_json
 from hloinspect.units import bytes_text, time_text
+from tests.support.answers import answer_of
 from tests.support.browser_pages import CONTRASTS, GOOD_CONTRAST, Shown, show
 from tests.support.html_samples import HOSTILE_MODULE
 
 pytestmark = pytest.mark.slow
 
 MOST_DRAWING_S = 2.0
-"""Until all of a page is drawn, in processor time of its main thread: time on the wall also tells what else the machine
-had to do."""
+"""Until all of a page is drawn, in processor time of its main thread: time on the wall also counts what else the
+machine had to do."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Pages:
     def write(self, name: str) -> Path:
         file = self.folder / f"{name}.html"
         if name not in self.written:
-            answers = [read_answer(str(self.corpus / source), **options) for source, options in INPUTS[name]]
+            answers = [answer_of(self.corpus / source, **options) for source, options in INPUTS[name]]
             file.write_text(html_page(*answers), encoding="utf-8")
             self.written[name] = [json.loads(to_json(answer.report)) for answer in answers]
         return file
@@ -287,7 +287,7 @@ def test_zoom_and_pan_by_wheel_buttons_keys_and_drag_keep_to_the_step(pages: Pag
     assert shown.said == []
 
 
-def test_an_opened_loop_shows_all_its_turns_and_the_whole_step_adds_up(pages: Pages) -> None:
+def test_an_opened_loop_shows_all_its_iterations_and_the_whole_step_adds_up(pages: Pages) -> None:
     shown = pages.open("llama405b_nv")
     step_ms = shown.reports[0]["step"]["predicted"]["time_ms"]
     (band,) = shown.state("bands()")
@@ -355,7 +355,7 @@ def test_filters_and_sorting_show_what_the_json_report_has(pages: Pages) -> None
     order = "rows => rows.map((row) => Number(row.dataset.transfer))"
 
     by_wait = sorted(transfers, key=lambda t: -t["predicted"]["wait_ms"])
-    assert rows.evaluate_all(order) == [t["id"] for t in by_wait]  # the worst comes first without asking
+    assert rows.evaluate_all(order) == [t["id"] for t in by_wait]  # the worst comes first
     page.select_option("#filter-verdict", "partial")
     page.select_option("#filter-direction", "h2d")
     expected = [t for t in transfers if t["direction"] == "h2d" and t["verdict"] == "partial"]
@@ -455,7 +455,7 @@ def test_in_print_tables_are_whole_and_tools_are_gone(pages: Pages) -> None:
 def test_hostile_names_do_not_run_and_are_shown_as_text(pages: Pages, tmp_path: Path) -> None:
     module = tmp_path / "step.hlo"
     module.write_text(HOSTILE_MODULE, encoding="utf-8")
-    answer = read_answer(str(module), target="gb200")
+    answer = answer_of(module, target="gb200")
     file = tmp_path / "page.html"
     file.write_text(html_page(answer, answer), encoding="utf-8")
     shown = show(pages.browser, file, [json.loads(to_json(answer.report))])

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect.analyze import inspect as api
-from hloinspect.analyze.answer import answer as read_answer
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
 from hloinspect.render.page import html_page
@@ -28,8 +27,9 @@ from hloinspect.render.page.memory_curve import memory_curve
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Unknown
 from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, WAIT, Interval, Segment, Timeline, overlap
+from tests.support.answers import answer_of
 from tests.support.gate_samples import FIXTURES, SMALL
-from tests.support.html_samples import HOSTILE_MODULE, HOSTILE_NAME, Page, column, summed, taken_apart
+from tests.support.html_samples import HOSTILE_MODULE, HOSTILE_NAME, Page, column, parse_page, summed
 
 SCAN = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
 PIPELINED = FIXTURES / "gb200_offload_scan_pipelined" / "module.hlo.txt.gz"
@@ -42,7 +42,7 @@ def scan() -> api.Inspection:
 
 @pytest.fixture(scope="module")
 def page(scan: api.Inspection) -> Page:
-    return taken_apart(scan.to_html())
+    return parse_page(scan.to_html())
 
 
 def report(*arguments: str | Path) -> Result:
@@ -54,7 +54,7 @@ def report(*arguments: str | Path) -> Result:
 
 def is_whole_and_alone(text: str) -> Page:
     """A page that loads nothing, runs nothing but its own script, and whose links lead somewhere."""
-    found = taken_apart(text)
+    found = parse_page(text)
     ids = [e.attributes["id"] for e in found.elements if "id" in e.attributes]
     assert len(ids) == len(set(ids))
     for element in found.elements:
@@ -88,12 +88,12 @@ def test_a_page_is_one_file_that_loads_nothing_and_allows_only_its_own_script(sc
 
 
 def test_the_same_input_gives_the_same_bytes(
-    hloinspect: Callable[..., Any], scan: api.Inspection, tmp_path: Path
+    hloinspect_process: Callable[..., Any], scan: api.Inspection, tmp_path: Path
 ) -> None:
     first = scan.to_html()
     assert api.inspect(str(SCAN), target="gb200").to_html() == first
     file = tmp_path / "page.html"
-    done = hloinspect("report", str(SCAN), "--target", "gb200", "-o", str(file), env={"PYTHONHASHSEED": "7"})
+    done = hloinspect_process("report", str(SCAN), "--target", "gb200", "-o", str(file), env={"PYTHONHASHSEED": "7"})
     assert (done.returncode, done.stderr) == (0, "")
     assert file.read_bytes() == first.encode()
 
@@ -296,10 +296,10 @@ def test_hostile_names_stay_text_everywhere(tmp_path: Path) -> None:
         assert all(char == "\n" or char.isprintable() for char in text)
         assert all(ord(char) < 128 for char in found.all("script")[0].text)
         assert "<b>" not in (found.all("h1")[0].text or "")
-    strings = "\n".join(taken_apart(answer.to_html()).data["strings"])
+    strings = "\n".join(parse_page(answer.to_html()).data["strings"])
     assert "</script>" in strings  # kept as text
     assert "\u202e" not in strings
-    assert "jit_</title>" in taken_apart(answer.to_html()).all("title")[0].text
+    assert "jit_</title>" in parse_page(answer.to_html()).all("title")[0].text
 
 
 def test_every_text_of_a_report_is_escaped_whatever_field_it_stands_in(scan: api.Inspection) -> None:
@@ -325,7 +325,7 @@ def test_every_text_of_a_report_is_escaped_whatever_field_it_stands_in(scan: api
 
 @given(st.text())
 def test_a_sentence_is_text_and_code_and_nothing_else(text: str) -> None:
-    found = taken_apart(f"<p>{sentence(text)}</p>")
+    found = parse_page(f"<p>{sentence(text)}</p>")
     assert {element.tag for element in found.elements} <= {"p", "code", "strong"}
 
 
@@ -357,15 +357,15 @@ def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> N
     result = report(SMALL, "-o", file)
     assert result.exit_code == 3
     found = is_whole_and_alone(file.read_text(encoding="utf-8"))
-    assert any("could not be told" in e.text for e in found.all("p"))
+    assert any("is not known" in e.text for e in found.all("p"))
     assert any("no target was given" in e.text for e in found.all("p"))
 
 
 def test_a_trace_shows_what_was_measured_beside_what_was_predicted(corpus: Path) -> None:
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
-    alone = read_answer(str(trace))
-    assert {band["kind"] for band in taken_apart(alone.to_html()).data["sides"][0]["bands"]} == {"measured"}
-    answer = read_answer(str(trace), target="v6e", link="50GB/s")
+    alone = answer_of(trace)
+    assert {band["kind"] for band in parse_page(alone.to_html()).data["sides"][0]["bands"]} == {"measured"}
+    answer = answer_of(trace, target="v6e", link="50GB/s")
     found = is_whole_and_alone(answer.to_html())
     kinds = [band["kind"] for band in found.data["sides"][0]["bands"]]
     assert kinds == ["predicted", *["measured"] * 4]
@@ -384,7 +384,7 @@ def test_a_notebook_shows_an_inspection_as_its_report_and_of_many_transfers_the_
     many = tuple(
         replace(scan.report.transfers[0], id=n, predicted=replace(times, wait_ms=float(n))) for n in range(1, 301)
     )
-    found = taken_apart(replace(scan.report, transfers=many)._repr_html_())
+    found = parse_page(replace(scan.report, transfers=many)._repr_html_())
     ids = [int(e.text.split()[1]) for e in found.all("td") if re.fullmatch(r"(d2h|h2d) \d+", e.text)]
     assert ids == list(range(201, 301))
     assert any("of 300" in e.text for e in found.all("p"))
@@ -393,7 +393,7 @@ def test_a_notebook_shows_an_inspection_as_its_report_and_of_many_transfers_the_
 # ---- the command
 
 
-def test_the_page_goes_where_it_is_told_and_the_command_says_where(
+def test_the_page_is_written_where_it_should_be_and_the_command_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -25,10 +25,10 @@ from hloinspect.cli.timelines import predicted_picture
 from hloinspect.render.terminal.measured_text import to_text as measured_text
 from hloinspect.render.terminal.minimap import ASCII_LEVELS, LEVELS, minimap
 from hloinspect.render.terminal.report_text import to_text
-from hloinspect.render.terminal.table import fitted, lines_of
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 from tests.support.places import ROOT
 from tests.support.terminals import on_terminal
+from tests.support.thorough import examples
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 WIDTHS = (60, 80, 100)
@@ -79,7 +79,7 @@ def test_columns_are_shares_of_the_step() -> None:
     assert found[1].endswith(f"busy {100 * 16 / columns:.0f} %")
 
 
-def test_a_loop_has_the_columns_of_all_its_turns_and_shows_one() -> None:
+def test_a_loop_has_the_columns_of_all_its_iterations_and_shows_one() -> None:
     iteration = (Interval(10, 13, COMPUTE, "main"), Interval(12, 14, D2H, D2H, 1), Interval(13, 14, WAIT, "main", 1))
     found = rows(step(Segment(1, 0, 10, (Interval(0, 10, COMPUTE, "main"),)), Segment(10, 10, 14, iteration)))
     columns = len(cells(""))
@@ -92,7 +92,7 @@ def test_a_loop_has_the_columns_of_all_its_turns_and_shows_one() -> None:
     assert found[1].endswith("busy 40 %")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, 57)), max_size=8), st.booleans())
 def test_a_column_is_filled_to_the_share_of_its_time(spans: list[tuple[int, int]], is_unicode: bool) -> None:
     intervals = tuple(Interval(a, min(57 * 8, a + 8 * b), D2H, D2H, 1) for a, b in ((8 * a, b) for a, b in spans))
@@ -143,30 +143,6 @@ def test_no_line_of_a_measured_report_is_wider_than_the_terminal(corpus: Path, w
 @cache
 def _golden(path: Path) -> hloinspect.Report:
     return hloinspect.trace(str(path), target="v6e").report
-
-
-HEAD = ["transfer", "tensor", "each", "runs", "takes", "covered", "waits", "verdict", "where"]
-words = st.text("abc ", min_size=0, max_size=40)
-
-
-@settings(max_examples=40)
-@given(st.lists(st.lists(words, min_size=9, max_size=9), max_size=4), st.sampled_from(WIDTHS))
-def test_a_table_keeps_which_its_wait_and_its_verdict_whole(body: list[list[str]], width: int) -> None:
-    body = [[row[0][:8], *row[1:6], row[6][:8], row[7][:9], row[8]] for row in body]
-    table = fitted([HEAD, *body], width)
-    for name in ("transfer", "waits", "verdict"):
-        place = table[0].index(name)
-        assert [row[place] for row in table[1:]] == [row[HEAD.index(name)] for row in body]
-    lines = [click.unstyle(line) for line in lines_of(table, frozenset(), {})]
-    assert all(len(line) <= width for line in lines)
-
-
-def test_a_table_with_room_for_all_is_left_as_it_is() -> None:
-    row = ["d2h   1", "bf16[4]", "8 B", "x1", "1 ms", "0 %", "1 ms", "exposed", "a.py:1 in f"]
-    assert fitted([HEAD, row], 100) == [HEAD, row]
-    full = max(len(click.unstyle(line)) for line in lines_of([HEAD, row], frozenset(), {}))
-    assert fitted([HEAD, row], full) == [HEAD, row]
-    assert fitted([HEAD, row], full - 1)[1] == [*row[:-1], "a.py:1"]
 
 
 # ---- when it is drawn

@@ -29,6 +29,7 @@ from hloinspect.timeline.intervals import length, union
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT
 from hloinspect.timeline.unfold import unfold
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 
 perfetto_trace_pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
@@ -63,7 +64,7 @@ class Read:
 
 
 def read(content: bytes) -> Read:
-    """Follows the packets in order, and insists on what Perfetto asks of them."""
+    """Follows the packets in order, and checks what Perfetto requires of them."""
     found, tables = Read(), (defaultdict(str), defaultdict(str), defaultdict(str))
     is_open: dict[int, list[Seen]] = defaultdict(list)
     last: dict[int, int] = defaultdict(int)
@@ -134,7 +135,7 @@ def found(scan: Inspection) -> Read:
 def test_every_stream_has_a_track_under_the_process_of_its_timeline(found: Read) -> None:
     assert {process for process, _ in found.tracks.values()} == {"predicted"}
     names = [name for _, name in found.tracks.values()]
-    assert names[:2] == ["step and loops", "starts and dones"]
+    assert names[:2] == ["step and loops", "starts and waits"]
     assert {TRACKS["main"], TRACKS[D2H], TRACKS[H2D], "link, d2h", "link, h2d", "device memory"} <= set(names)
 
 
@@ -167,13 +168,13 @@ def test_a_transfer_says_what_the_report_says_of_it(scan: Inspection, found: Rea
     transfer = scan.report.transfers[0]
     assert transfer.source is not None
     first = next(one for one in found.on(TRACKS[transfer.direction]) if one.arguments["transfer"] == transfer.id)
-    told = first.arguments
-    assert told["bytes"] == transfer.bytes
-    assert told["start"] == transfer.start
-    assert told["verdict"] == transfer.verdict
-    assert told["reason"] == transfer.reason
-    assert told["source"] == f"{transfer.source.file}:{transfer.source.line}"
-    assert told["iteration"] == "1"
+    shown = first.arguments
+    assert shown["bytes"] == transfer.bytes
+    assert shown["start"] == transfer.start
+    assert shown["verdict"] == transfer.verdict
+    assert shown["reason"] == transfer.reason
+    assert shown["source"] == f"{transfer.source.file}:{transfer.source.line}"
+    assert shown["iteration"] == "1"
 
 
 def test_arrows_go_from_each_start_over_its_copy_to_its_done_and_along_round_trips(
@@ -194,7 +195,7 @@ def test_arrows_go_from_each_start_over_its_copy_to_its_done_and_along_round_tri
         assert [one.start_ns for one in path] == sorted(one.start_ns for one in path)
         assert len({one.arguments["transfer"] for one in path}) == (1 if len(path) == 3 else 2)
         kinds[tuple(one.track for one in path)] += 1
-    marks, iterations = "starts and dones", scan.report.transfers[0].executions
+    marks, iterations = "starts and waits", scan.report.transfers[0].executions
     assert iterations > 2
     assert kinds == {
         (marks, TRACKS[D2H], marks): iterations,
@@ -203,10 +204,10 @@ def test_arrows_go_from_each_start_over_its_copy_to_its_done_and_along_round_tri
     }
 
 
-def test_turns_of_loops_are_slices_that_hold_what_happens_in_them(scan: Inspection, found: Read) -> None:
-    iterations = [one for one in found.on("step and loops") if " turn " in one.name]
+def test_iterations_of_loops_are_slices_that_hold_what_happens_in_them(scan: Inspection, found: Read) -> None:
+    iterations = [one for one in found.on("step and loops") if " iteration " in one.name]
     assert len(iterations) == 2 * scan.report.transfers[0].executions
-    for copy in found.on("starts and dones"):
+    for copy in found.on("starts and waits"):
         assert any(one.start_ns <= copy.start_ns and copy.end_ns <= one.end_ns for one in iterations)
 
 
@@ -240,7 +241,7 @@ def test_hostile_names_are_made_printable(scan: Inspection) -> None:
     assert all(text.isprintable() for text in texts)
 
 
-def test_a_step_of_many_turns_stays_folded_and_says_how_often(scan: Inspection) -> None:
+def test_a_step_of_many_iterations_stays_folded_and_says_how_often(scan: Inspection) -> None:
     assert scan.prediction is not None
     timeline = scan.prediction.timeline
     many = tuple(replace(segment, repeat=segment.repeat * 100_000) for segment in timeline.segments)
@@ -254,7 +255,7 @@ def test_a_step_of_many_turns_stays_folded_and_says_how_often(scan: Inspection) 
     assert any(one.name.endswith("each like the one before") for one in seen.on("step and loops"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25), st.booleans())
 def test_slices_of_a_lane_lie_in_each_other_or_behind_each_other(spans: list[tuple[int, int]], is_flat: bool) -> None:
     slices = [Slice(start, start + size, f"{number}") for number, (start, size) in enumerate(spans)]
@@ -268,7 +269,7 @@ def test_slices_of_a_lane_lie_in_each_other_or_behind_each_other(spans: list[tup
                 assert behind or (inside and not is_flat)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**5)), max_size=12))
 def test_rounding_to_nanoseconds_keeps_slices_in_each_other(spans: list[tuple[int, int]]) -> None:
     writer = TraceWriter()

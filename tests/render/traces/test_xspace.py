@@ -117,13 +117,13 @@ def test_a_wait_behind_another_copy_is_charged_to_that_one_by_the_model_and_to_t
     found = inspected("h100_offload_by_xla")
     written(found, tmp_path)
     pairs = list(zip(found.report.transfers, measured(tmp_path).transfers, strict=True))
-    apart = [
+    differences = [
         before.predicted.wait_ms - after.measured.wait_ms
         for before, after in pairs
         if before.predicted is not None and after.measured is not None
     ]
-    assert max(apart) > 1
-    assert sum(apart) == pytest.approx(0, abs=NEAR_MS)
+    assert max(differences) > 1
+    assert sum(differences) == pytest.approx(0, abs=NEAR_MS)
 
 
 def test_on_a_tpu_the_measured_duration_is_the_window_around_the_copy(tmp_path: Path) -> None:

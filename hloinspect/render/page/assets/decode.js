@@ -104,7 +104,7 @@ function nameOf(transfer) {
   return `${letter ? `${letter} ` : ""}${transfer.direction} ${transfer.id}`;
 }
 
-// The times that a verdict goes by: measured where there are any.
+// The times from which a verdict follows: measured where there are any.
 function timesOf(transfer) {
   return transfer.m || transfer.p;
 }

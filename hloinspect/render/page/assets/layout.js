@@ -1,8 +1,8 @@
-// A band's segments laid out side by side: folded loops show one turn, opened ones all of their turns.
-// Times are nanoseconds: `x` on the picture, `real` in the step (the first turn, where turns are folded).
+// A band's segments laid out side by side: folded loops show one iteration, opened ones all of their iterations.
+// Times are nanoseconds: `x` on the picture, `real` in the step (the first iteration, where a loop is folded).
 
 const MAX_SLOTS = 4; // rows for copies of one direction that overlap
-const MAX_SHOWN = 60000; // intervals of one band that are laid out; beyond, the last turns of long loops stay folded
+const MAX_SHOWN = 60000; // intervals of one band that are laid out; beyond, the last iterations of long loops stay folded
 
 function makeBand(raw, side) {
   const unit = raw.unit_ps / 1000;
@@ -104,15 +104,15 @@ function bareOf(busy, begin, end, kind) {
 function nest(folds, count) {
   let top = Array.from({ length: count }, (_, segment) => ({ segment, first: segment, end: segment + 1 }));
   const loops = [];
-  for (const [first, end, turns, before, of, name] of folds) {
+  for (const [first, end, iterations, before, of, name] of folds) {
     const inside = top.filter((element) => element.first >= first && element.end <= end);
-    const loop = { first, end, turns, before, of, name: texts[name], children: inside, open: false };
+    const loop = { first, end, iterations, before, of, name: texts[name], children: inside, open: false };
     loops.push(loop);
     const place = top.indexOf(inside[0]);
     if (place < 0) continue;
     top.splice(place, inside.length, loop);
   }
-  return [top, loops.filter((loop) => loop.turns > 1)];
+  return [top, loops.filter((loop) => loop.iterations > 1)];
 }
 
 function layOut(band) {
@@ -132,16 +132,16 @@ function layOut(band) {
         continue;
       }
       const begin = x, before = laid;
-      const turn = walk(element.children, real + length, depth + 1);
+      const iteration = walk(element.children, real + length, depth + 1);
       const room = Math.min(share, MAX_SHOWN - before) / Math.max(1, laid - before);
-      const most = element.open ? Math.max(1, Math.min(element.turns, Math.floor(room))) : 1;
-      mark(band, element, begin, x, depth, 1, element.open && most > 1 ? 1 : element.turns);
+      const most = element.open ? Math.max(1, Math.min(element.iterations, Math.floor(room))) : 1;
+      mark(band, element, begin, x, depth, 1, element.open && most > 1 ? 1 : element.iterations);
       for (let number = 2; number <= most; number++) {
         const start = x;
-        walk(element.children, real + length + (number - 1) * turn, depth + 1);
-        mark(band, element, start, x, depth, number, number === most ? element.turns : number);
+        walk(element.children, real + length + (number - 1) * iteration, depth + 1);
+        mark(band, element, start, x, depth, number, number === most ? element.iterations : number);
       }
-      length += turn * element.turns;
+      length += iteration * element.iterations;
     }
     return length;
   }
@@ -155,10 +155,10 @@ function mark(band, loop, x0, x1, depth, first, last) {
 }
 
 function markText(one) {
-  if (one.last === one.first) return `turn ${countText(one.first)} of ${countText(one.loop.of)}`;
-  const turns = one.last - one.first + 1;
-  const which = turns === one.loop.of ? "turns" : `(turns ${countText(one.first)} to ${countText(one.last)} of ${countText(one.loop.of)})`;
-  return `\u00d7${countText(turns)} ${which}, ${timeText((one.x1 - one.x0) / 1e6)} each`;
+  if (one.last === one.first) return `iteration ${countText(one.first)} of ${countText(one.loop.of)}`;
+  const iterations = one.last - one.first + 1;
+  const which = iterations === one.loop.of ? "iterations" : `(iterations ${countText(one.first)} to ${countText(one.last)} of ${countText(one.loop.of)})`;
+  return `\u00d7${countText(iterations)} ${which}, ${timeText((one.x1 - one.x0) / 1e6)} each`;
 }
 
 // The first piece that ends behind x.

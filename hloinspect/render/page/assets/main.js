@@ -44,7 +44,7 @@ function deviceChoice() {
   }
 }
 
-// Loops stay folded, unless something beside them shows its turns one by one: then both are on one scale.
+// Loops stay folded, unless something beside them shows its iterations one by one: then both are on one scale.
 function openLoops() {
   const mixed = shownBands().some((band) => band.loops.length) && shownBands().some((band) => !band.loops.length);
   for (const band of timeline.bands) {

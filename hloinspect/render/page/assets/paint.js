@@ -10,7 +10,7 @@ const LANE_NAMES = {
   d2h: ["Copies to the host", "d2h"],
   h2d: ["Copies from the host", "h2d"],
 };
-// A TPU's trace does not say when a copy moves: these are the stretches from the start to the end of the done.
+// A TPU's trace does not say when a copy moves: these are the windows from the start to the end of the wait.
 const WINDOW_NAMES = { d2h: ["Windows to the host", "d2h"], h2d: ["Windows from the host", "h2d"] };
 const COLORS = [
   "paper", "ink", "faint", "line", "compute", "collective", "copied", "bare", "wait", "device", "host", "select", "on-fill",
@@ -32,7 +32,7 @@ function readColors(context) {
   patterns.compute = colors.compute;
 }
 
-// A filled tile with marks in the colour of the paper: kinds are told apart without colour too.
+// A filled tile with marks in the colour of the paper: kinds look different without colour too.
 function patternOf(context, color, marks) {
   const tile = document.createElement("canvas");
   tile.width = tile.height = 8;
@@ -150,8 +150,8 @@ function niceStep(span, room) {
   return power * [1, 2, 5, 10].find((step) => step * power >= rough);
 }
 
-// Stretches in which time goes on without a jump: [{x0, x1, real}].
-function stretches(band) {
+// Intervals in which time goes on without a jump: [{x0, x1, real}].
+function unbroken(band) {
   const found = [];
   for (const piece of band.pieces) {
     const last = found[found.length - 1];
@@ -166,10 +166,10 @@ function paintAxis(context, band, frame, X) {
   const step = niceStep(frame.view.to - frame.view.from, frame.width - frame.gutter);
   let free = frame.gutter;
   context.font = SMALL;
-  for (const stretch of stretches(band)) {
-    const from = Math.max(stretch.x0, frame.view.from), to = Math.min(stretch.x1, frame.view.to);
+  for (const interval of unbroken(band)) {
+    const from = Math.max(interval.x0, frame.view.from), to = Math.min(interval.x1, frame.view.to);
     if (from >= to) continue;
-    const shift = stretch.real - stretch.x0;
+    const shift = interval.real - interval.x0;
     for (let number = Math.ceil((from + shift) / step - 1e-9); number * step <= to + shift; number++) {
       const x = X(number * step - shift);
       context.fillStyle = colors.line;
@@ -185,7 +185,7 @@ function paintAxis(context, band, frame, X) {
   }
 }
 
-// A time of the step, with as many digits as tell it from its neighbours.
+// A time of the step, with enough digits to differ from its neighbours.
 function timeLabel(ns, step) {
   const [unit, size] = step >= 2e8 ? ["s", 1e9] : step >= 2e5 ? ["ms", 1e6] : step >= 200 ? ["us", 1e3] : ["ns", 1];
   const places = Math.max(0, Math.min(9, Math.ceil(-Math.log10(step / size) - 1e-9)));
@@ -199,7 +199,7 @@ function paintStrips(context, band, frame, X) {
     const x0 = Math.max(X(one.x0), frame.gutter), x1 = Math.min(X(one.x1), frame.width);
     if (x1 - x0 < 1.5) continue;
     const y = step + one.depth * STRIP;
-    const folds = one.loop.turns > 1;
+    const folds = one.loop.iterations > 1;
     context.fillStyle = colors.line;
     context.fillRect(x0 + 0.5, y + 1, x1 - x0 - 1, STRIP - 4);
     context.fillStyle = colors.ink;
@@ -212,14 +212,14 @@ function paintStrips(context, band, frame, X) {
   }
 }
 
-// Where turns are left out, a broken line.
+// Where iterations are left out, a broken line.
 function paintBreaks(context, band, frame, X) {
-  const found = stretches(band);
+  const found = unbroken(band);
   context.strokeStyle = colors.faint;
   context.lineWidth = 1;
   context.setLineDash([3, 3]);
-  for (const stretch of found.slice(1)) {
-    const x = X(stretch.x0);
+  for (const interval of found.slice(1)) {
+    const x = X(interval.x0);
     if (x < frame.gutter || x > frame.width) continue;
     context.beginPath();
     context.moveTo(x, band.top + HEAD);
@@ -306,7 +306,7 @@ function labelOf(band, lane, place) {
   if (lane.kind[place] === WAIT) return `waits for ${transfer ? `${transfer.direction} ${transfer.id}` : "the host"}`;
   if (transfer) return `${transfer.direction} ${transfer.id}  ${transfer.tensor}`;
   const name = texts[lane.name[place]] || KINDS[lane.kind[place]];
-  // A predicted stretch of compute is a row of kernels, and bears the name of the first.
+  // A predicted interval of compute is a run of kernels, and has the name of the first.
   return lane.kind[place] === COMPUTE && !band.measured ? `${name} \u2026` : name;
 }
 
@@ -387,7 +387,7 @@ function paintChosen(context, band, frame, X, chosen) {
   }
 }
 
-// Of two lists of stretches the one that ends last before the other's first begins.
+// Of two lists of intervals the one that ends last before the other's first begins.
 function nearest(own, partner) {
   const [out, back] = own[0].kind === D2H ? [own, partner] : [partner, own];
   const sent = out[out.length - 1];

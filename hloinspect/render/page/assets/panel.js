@@ -47,7 +47,7 @@ function sentence(text) {
 function figureTable(transfer) {
   const groups = [["predicted", transfer.p], ["measured", transfer.m]].filter(([, times]) => times);
   if (!groups.length) return null;
-  const window_ = transfer.m && transfer.m.is_window ? "window from start to done" : "takes";
+  const window_ = transfer.m && transfer.m.is_window ? "window from start to copy-done" : "takes";
   const rows = [
     [`${window_}, each`, "duration_each_ms"],
     [`${window_}, a step`, "duration_ms"],
@@ -81,7 +81,7 @@ function facts(transfer) {
   add("moves", `${bytesText(transfer.bytes)} \u00d7${countText(transfer.executions)} = ${bytesText(transfer.bytes_per_step)} a step, ${transfer.direction === "d2h" ? "to the host" : "to the device"}`);
   add("array", code(transfer.shape));
   if (transfer.done) add("window", "from ", code(transfer.start), " to ", code(transfer.done));
-  else add("instruction", code(transfer.start), transfer.asynchronous ? " (no done was found)" : " (synchronous: the device does nothing else)");
+  else add("instruction", code(transfer.start), transfer.asynchronous ? " (no copy-done was found)" : " (synchronous: the device does nothing else)");
   add("in", code(transfer.computation), transfer.loop_depth ? `, inside ${transfer.loop_depth === 1 ? "a loop" : `${transfer.loop_depth} loops`}` : "");
   if (transfer.file) add("source", code(`${transfer.file}:${transfer.line}`), transfer.function ? ` in ${transfer.function}` : "");
   add("mechanism", { dma: "copy engine", kernel: "a kernel reads or writes host memory" }[transfer.mechanism] || transfer.mechanism);

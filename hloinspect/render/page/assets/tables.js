@@ -131,7 +131,7 @@ function haystack(transfer) {
   return parts.filter(Boolean).join(" ").toLowerCase();
 }
 
-// ---- waits: where on the timeline the device stands still, and for what
+// ---- waits: where on the timeline the device waits, and for what
 
 function waitsOf(band) {
   const found = [];
@@ -140,7 +140,7 @@ function waitsOf(band) {
     const { start, end, transfer } = piece.segment.lanes[lane];
     start.forEach((from, place) => {
       const own = sides[band.side].byId.get(transfer[place]);
-      if (own) found.push({ transfer: own, at: piece.real + from, each: end[place] - from, turns: piece.segment.repeat, band });
+      if (own) found.push({ transfer: own, at: piece.real + from, each: end[place] - from, iterations: piece.segment.repeat, band });
     });
   }
   return found;
@@ -153,14 +153,14 @@ function makeWaitTable() {
   timeline.bands.forEach(layOut);
   const rows = shownBands().flatMap(waitsOf);
   byId("waits-note").textContent = rows.length
-    ? "Each stretch in which the device stands still for a transfer. Waits add up to the stall of the step; one in a loop happens in every turn."
+    ? "Each interval in which the device waits for a transfer. Waits add up to the stall of the step; one in a loop happens in every iteration."
     : "The device waits for no transfer.";
   table.parentElement.hidden = !rows.length;
   const columns = [
     { title: "Transfer", up: true, value: (w) => w.transfer.side * 1e9 + w.transfer.id, show: (w) => pickButton(w.transfer) },
     { title: "Waits each", right: true, value: (w) => w.each, show: (w) => timeText(w.each / 1e6) },
-    { title: "Times", right: true, value: (w) => w.turns, show: (w) => `\u00d7${countText(w.turns)}` },
-    { title: "A step", right: true, value: (w) => w.each * w.turns, show: (w) => timeText((w.each * w.turns) / 1e6) },
+    { title: "Times", right: true, value: (w) => w.iterations, show: (w) => `\u00d7${countText(w.iterations)}` },
+    { title: "A step", right: true, value: (w) => w.each * w.iterations, show: (w) => timeText((w.each * w.iterations) / 1e6) },
     { title: "First at", right: true, up: true, value: (w) => w.at, show: (w) => timeText(w.at / 1e6) },
     { title: "Waits at", up: true, value: (w) => w.transfer.done || w.transfer.start, show: (w) => w.transfer.done || w.transfer.start },
     { title: "Tensor", up: true, value: (w) => w.transfer.tensor, show: (w) => w.transfer.tensor },

@@ -38,12 +38,12 @@ function draw() {
   tellView();
 }
 
-let asked = false;
+let requested = false;
 function redraw() {
-  if (asked) return;
-  asked = true;
+  if (requested) return;
+  requested = true;
   requestAnimationFrame(() => {
-    asked = false;
+    requested = false;
     draw();
   });
 }
@@ -60,7 +60,7 @@ function tellView() {
   const share = to - from >= whole * 0.999 ? "the whole picture" : `${timeText((to - from) / 1e6)} of ${timeText(whole / 1e6)}`;
   const folded = shownBands().some((band) => band.loops.some((loop) => !loop.open));
   const cut = !folded && shownBands().some((band) => band.length < 0.999 * band.real);
-  const why = folded ? " Loops are folded: one steady turn stands for all of its kind." : cut ? " Loops have too many turns to show them all: the last of them stay folded." : "";
+  const why = folded ? " Loops are folded: one steady iteration stands for all that are alike." : cut ? " Loops have too many iterations to show them all: the last of them stay folded." : "";
   byId("shown").textContent = `Shown: ${share}.${why}`;
 }
 
@@ -137,7 +137,7 @@ function hit(band, row, slot, x, slack) {
 function tipLines(found) {
   if (found.mark) {
     const { loop } = found.mark;
-    const does = loop.turns > 1 ? [loop.open ? "click to fold" : "click to open all turns"] : [];
+    const does = loop.iterations > 1 ? [loop.open ? "click to fold" : "click to show all iterations"] : [];
     return [markText(found.mark), `loop ${loop.name}`, ...does];
   }
   if (found.memory) {
@@ -202,7 +202,7 @@ function listLoops() {
   if (loops.length <= 12)
     for (const [band, loop] of loops) {
       const letter = sides[band.side].label ? `${sides[band.side].label} ` : "";
-      const text = `${loop.open ? "Fold" : "Open"} ${letter}${loop.name} \u00d7${countText(loop.turns)}`;
+      const text = `${loop.open ? "Fold" : "Open"} ${letter}${loop.name} \u00d7${countText(loop.iterations)}`;
       const properties = { type: "button", "aria-expanded": String(loop.open), on: { click: () => setLoop(loop, !loop.open) } };
       buttons.push(make("button", properties, text));
     }
@@ -300,7 +300,7 @@ function listen() {
 
 function click(event) {
   const found = under(event);
-  if (found && found.mark && found.mark.loop.turns > 1) return setLoop(found.mark.loop, !found.mark.loop.open);
+  if (found && found.mark && found.mark.loop.iterations > 1) return setLoop(found.mark.loop, !found.mark.loop.open);
   if (!found || !found.lane) return choose(null);
   const transfer = sides[found.band.side].byId.get(found.lane.transfer[found.place]);
   if (transfer) return choose(transfer);
