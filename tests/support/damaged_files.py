@@ -334,8 +334,9 @@ def with_key(document: Any, path: Path_, key: str) -> Any:
 
 
 def _copied(document: Any, path: Path_) -> tuple[Any, Any]:
-    changed = copy.deepcopy(document)
-    inside = changed
+    """Return a document of which what is above a field is copied, and the innermost of that."""
+    changed = inside = copy.copy(document)
     for step in path[:-1]:
+        inside[step] = copy.copy(inside[step])
         inside = inside[step]
     return changed, inside
