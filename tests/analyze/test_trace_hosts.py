@@ -19,7 +19,7 @@ from click import unstyle
 from click.testing import CliRunner, Result
 
 from hloinspect.analyze.trace import trace
-from hloinspect.cli.trace import command
+from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.inputs.remote import find_remote
 from hloinspect.measure.cluster import measure_on_cluster
@@ -79,7 +79,7 @@ def files_of(profile: Path) -> list[str]:
 
 
 def run_command(*arguments: str) -> Result:
-    return CliRunner().invoke(command, list(arguments), standalone_mode=False)
+    return CliRunner().invoke(main, ["trace", *arguments], standalone_mode=False)
 
 
 def plain(outcomes: tuple[Any, ...]) -> list[str]:

@@ -14,7 +14,7 @@ from click import unstyle
 from click.testing import CliRunner, Result
 
 from hloinspect.analyze.trace import trace
-from hloinspect.cli.trace import command
+from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo import load_module, load_module_bytes
 from hloinspect.measure.file import measure_file
@@ -61,7 +61,7 @@ def report(slow: Path) -> Report:
 
 
 def run_command(*arguments: str) -> Result:
-    return CliRunner().invoke(command, list(arguments), standalone_mode=False)
+    return CliRunner().invoke(main, ["trace", *arguments], standalone_mode=False)
 
 
 def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
