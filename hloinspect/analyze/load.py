@@ -24,6 +24,7 @@ from hloinspect.options import CompileOptions
 from hloinspect.placements.requested import Requested, count_requested
 from hloinspect.report.placements import RequestedOf, audited
 from hloinspect.report.schema import AuditInfo, InputInfo, ProgramInfo, Unknown
+from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import CompileResult
@@ -173,8 +174,7 @@ def _dumped(found: Input, wanted: str | None) -> Loaded:
     others = other_keys(modules, chosen)
     limits: tuple[str, ...] = ()
     if others and wanted is None:
-        more = f" and {len(others) - 6} more" if len(others) > 6 else ""
-        limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {', '.join(others[:6])}{more}",)
+        limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {listed(others, 6)}",)
     return Loaded(
         info=InputInfo(str(chosen.module), DUMP, digest_of(chosen.module)),
         module=load_module(chosen.module),

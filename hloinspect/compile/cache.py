@@ -31,6 +31,7 @@ __all__ = ["cache_folder", "clear", "copy_to", "entries", "find", "key_of", "lim
 LIMIT_BYTES = 1 << 30
 """Bytes that the folder may hold unless HLOINSPECT_CACHE_BYTES says otherwise."""
 
+_MOST_DIGITS = 18
 _PREFIX = "step-"
 
 
@@ -123,7 +124,7 @@ def limit_bytes() -> int:
     text = os.environ.get("HLOINSPECT_CACHE_BYTES", "")
     if not text:
         return LIMIT_BYTES
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise UsageError(f"HLOINSPECT_CACHE_BYTES={text[:40]} is no number of bytes")
     return int(text)
 

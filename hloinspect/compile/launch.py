@@ -209,7 +209,7 @@ def _refuse_foreign_files(out: Path) -> None:
 def _is_ours(manifest: Path) -> bool:
     try:
         data = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and str(data.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")
 

@@ -13,7 +13,7 @@ from hloinspect.gate.blocking import Note, blocking_notes
 from hloinspect.gate.budget import DEFAULT_BUDGETS, DEFAULT_MEASURED, FINDINGS, Budget, counted_rule, parse_budget
 from hloinspect.gate.config import GatedStep
 from hloinspect.gate.judge import MISSING, OVER, WITHIN, BudgetResult, check_budget, doubt_of
-from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, snapshot_of, told_from
+from hloinspect.gate.snapshot import MEASURED, Snapshot, kind_of, seen_from, snapshot_of
 from hloinspect.inputs.classify import DUMP
 from hloinspect.kinds import UNKNOWN, GateStatus
 from hloinspect.report.schema import FindingInfo, Report
@@ -126,8 +126,8 @@ def name_of(source: str, folder: Path) -> str:
     machine."""
     file, colon, function = source.rpartition(":")
     if colon and file.endswith(".py"):
-        return f"{told_from(file, folder)}:{function}"
-    return source if colon else told_from(source, folder)
+        return f"{seen_from(file, folder)}:{function}"
+    return source if colon else seen_from(source, folder)
 
 
 def report_of(step: GatedStep, on_progress: Callable[[str], None] | None = None) -> Report:

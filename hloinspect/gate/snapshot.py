@@ -310,7 +310,7 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
     )
 
 
-def told_from(path: str, folder: Path) -> str:
+def seen_from(path: str, folder: Path) -> str:
     """Return a path as the folder sees it. Of one that lies elsewhere it is the bare name: another machine has it in
     another place."""
     pure = PurePath(path)
@@ -341,7 +341,7 @@ def _key(transfer: TransferInfo, base: Path) -> _Key:
         _shape(transfer),
         transfer.tensor.name or "",
         transfer.loop_depth,
-        told_from(source.file, base) if source else "",
+        seen_from(source.file, base) if source else "",
         (source.function or "") if source else "",
     )
 
@@ -417,7 +417,7 @@ def _place_of(source: SourceInfo | None, base: Path) -> tuple[str | None, str | 
     """Return file, function and line of a place."""
     if source is None:
         return None, None, None
-    return told_from(source.file, base), source.function or None, source.line
+    return seen_from(source.file, base), source.function or None, source.line
 
 
 def _subjects(finding: FindingInfo, transfers: Mapping[int, TransferInfo], base: Path) -> Iterator[Subject]:

@@ -8,7 +8,7 @@ from hloinspect.hardware.target import Figure, Target
 
 
 def stand_in_note(target: Target) -> str | None:
-    """One line where a step for ``target`` is compiled with another device's description, else None."""
+    """Return one line where a step for ``target`` is compiled with another device's description, else None."""
     if target.stand_in is None:
         return None
     return (
@@ -18,7 +18,7 @@ def stand_in_note(target: Target) -> str | None:
 
 
 def target_limits(target: Target | None, compiled_for: str | None = None) -> tuple[str, ...]:
-    """What a report judged for ``target`` must say of it, a line each: nothing for a target that XLA describes and
+    """Return what a report judged for ``target`` must say of it, a line each: nothing for one that XLA describes and
     whose figures are settled. ``compiled_for`` is the target that the module was compiled for, where that is known.
     """
     if target is None:
@@ -44,7 +44,7 @@ def target_limits(target: Target | None, compiled_for: str | None = None) -> tup
 
 
 def _figures(target: Target) -> Iterator[tuple[str, Figure, float, str]]:
-    """The figures with a name, and a unit with its name."""
+    """Yield the figures with a name, and a unit with its name."""
     for dtype, peak in target.peak_flops.items():
         yield f"{dtype} products", peak, 1e15, "PFLOP/s"
     yield "other compute", target.vector_flops, 1e12, "TFLOP/s"

@@ -91,7 +91,7 @@ def _rate(text: str, spec: str) -> float:
 
 
 def _bare_link(source: str) -> HostLink:
-    """A link of which only the rates are known: the figures that prediction also needs, as estimates."""
+    """Return a link of which only the rates are known: what prediction needs besides is estimated."""
     duplex = Figure(1.0, "estimate: taken as full duplex, since the target has no published link", True)
     return HostLink(
         d2h_bytes_per_s=Figure(1.0, source),

@@ -261,7 +261,8 @@ def not_whole(path: Path, fault: Fault, data: object) -> InputError:
     if fault.key and not _newer(data) and isinstance(data, dict):
         words = [data.get("step"), "--target", data.get("target"), "--devices", data.get("devices")]
         command = " ".join(shlex.quote(printable(str(word))[:_MOST_WORD]) for word in words)
-        how = f"; if an older version wrote it, make it anew: `hloinspect compile {command} -o {path.parent}`"
+        when = "" if fault.key in OLDER_KEYS else "if an older version wrote it, "
+        how = f"; {when}make it anew: `hloinspect compile {command} -o {path.parent}`"
     return InputError(f"{path} is not a whole {SCHEMA}: {fault}{how}")
 
 

@@ -41,7 +41,7 @@ class Choice:
             return f"ignore = {max((prefix for prefix in self.ignore if _fits(prefix, code)), key=_length)}"
         if wanted < 0:
             return f"select = {', '.join(self.select)}" if self.select else "no rule is selected"
-        return "" if self.only is None or code in self.only else "nothing that was asked for needs it"
+        return "" if self.only is None or code in self.only else "nothing that is requested needs it"
 
     def limited_to(self, codes: frozenset[str]) -> Choice:
         """Return the same choice among the rules of these codes alone."""

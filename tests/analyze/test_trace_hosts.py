@@ -217,8 +217,8 @@ def test_a_worker_that_is_killed_is_named_by_its_file_and_the_rest_goes_on(profi
 
 
 @pytest.mark.slow
-def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect: Callable[..., Any]) -> None:
-    done = hloinspect("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
+def test_many_hosts_work_from_the_command_line(broken: Path, hloinspect_process: Callable[..., Any]) -> None:
+    done = hloinspect_process("trace", str(broken), "--jobs", "2", "--format", "json", "--allow-broken")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["trace"]["hosts"] == ["worker-0", "worker-1"]

@@ -24,6 +24,7 @@ from hloinspect.measure.queue import Event, fit_rates, modelled_waits
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict import predict
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import PlaneBuilder, TraceBuilder, Unsigned
 
 US, MS = 1_000_000, 1_000_000_000
@@ -116,7 +117,7 @@ def test_known_rates_of_a_gpu_come_out_within_two_percent(tmp_path: Path) -> Non
     assert found[LATENCY] == pytest.approx(6.0, rel=0.1)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15, 750))
 @given(st.floats(10, 400), st.floats(10, 400), st.floats(0.5, 1.0), st.floats(1, 20), st.integers(0, 9))
 def test_any_machine_comes_out(
     tmp_path_factory: pytest.TempPathFactory, d2h: float, h2d: float, factor: float, latency: float, seed: int
@@ -361,7 +362,7 @@ def test_a_transfer_without_a_wait_gives_no_rate(tmp_path: Path) -> None:
     assert "waits do not show" in next(one.reason for one in found.left if one.key == D2H_RATE)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.floats(5, 300), st.floats(5, 300), st.floats(0.5, 1.0))
 def test_the_fit_finds_the_rates_that_made_the_waits(h2d: float, d2h: float, factor: float) -> None:
     """Fetch three at once, and send each back as soon as it is there, as in the public TPU trace."""

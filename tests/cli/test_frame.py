@@ -78,9 +78,9 @@ def test_a_name_that_the_package_lacks_is_an_attribute_error():
 # --- help, version, wrong use
 
 
-def test_help_lists_the_commands_and_examples_on_stdout(hloinspect: Run):
+def test_help_lists_the_commands_and_examples_on_stdout(hloinspect_process: Run):
     for option in ("-h", "--help"):
-        done = hloinspect(option)
+        done = hloinspect_process(option)
         assert done.returncode == 0
         assert done.stderr == ""
         for name, line in COMMANDS.items():
@@ -89,14 +89,14 @@ def test_help_lists_the_commands_and_examples_on_stdout(hloinspect: Run):
         assert "hloinspect inspect train.py:step --target gb200" in done.stdout
 
 
-def test_nothing_asked_is_help_but_no_success(hloinspect: Run):
-    done = hloinspect()
+def test_nothing_asked_is_help_but_no_success(hloinspect_process: Run):
+    done = hloinspect_process()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: hloinspect ")
 
 
-def test_the_version_is_the_packages(hloinspect: Run):
-    done = hloinspect("--version")
+def test_the_version_is_the_packages(hloinspect_process: Run):
+    done = hloinspect_process("--version")
     assert (done.returncode, done.stdout) == (0, f"hloinspect {package.__version__}\n")
 
 
@@ -124,8 +124,8 @@ def test_wrong_use_is_two_lines_and_exit_code_2(hloinspect: Run, arguments: list
     assert lines[1:] == [second]
 
 
-def test_an_unknown_target_is_one_line_and_exit_code_2(hloinspect: Run):
-    done = hloinspect("targets", "h1000")
+def test_an_unknown_target_is_one_line_and_exit_code_2(hloinspect_process: Run):
+    done = hloinspect_process("targets", "h1000")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("hloinspect: error: unknown target 'h1000': did you mean h100?")
     assert done.stderr.count("\n") == 1

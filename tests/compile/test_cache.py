@@ -100,6 +100,29 @@ def test_an_entry_that_is_not_whole_is_not_used_and_is_replaced(tmp_path: Path, 
     assert find(tmp_path, "k") is not None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"devices": True},
+        {"platform": "npu"},
+        {"memory": {"temp_size_in_bytes": 1}},
+        {"compile_notes": 3},
+        {"seconds": {"import": float("nan"), "trace_and_lower": 1.0, "compile": 1.0}},
+        {"compiler_option": {}},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_an_entry_with_a_damaged_manifest_is_not_used_and_is_replaced(
+    tmp_path: Path, made: Path, damage: dict[str, object]
+) -> None:
+    store(tmp_path, "0" * 40, made)
+    manifest = tmp_path / f"step-{'0' * 40}" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | damage))
+    assert find(tmp_path, "0" * 40) is None
+    store(tmp_path, "0" * 40, made)
+    assert find(tmp_path, "0" * 40) is not None
+
+
 def test_what_was_not_used_for_the_longest_goes_first(
     tmp_path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

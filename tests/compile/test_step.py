@@ -104,6 +104,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> CompileResult:
     return result
 
 
+@pytest.mark.smoke
 def test_the_step_sees_the_targets_devices(trained: CompileResult) -> None:
     seen = json.loads((trained.directory.parent / "seen.json").read_text())
     assert seen == {
@@ -125,6 +126,7 @@ def test_the_step_sees_the_targets_devices(trained: CompileResult) -> None:
     }
 
 
+@pytest.mark.smoke
 def test_arguments_and_results_in_host_memory_stay_there(trained: CompileResult) -> None:
     header = trained.module_text.read_text().partition("\n")[0]
     arguments, _, results = header.partition("entry_computation_layout={(")[2].partition(")->(")
@@ -134,6 +136,7 @@ def test_arguments_and_results_in_host_memory_stay_there(trained: CompileResult)
     assert trained.manifest.memory["host_temp_size_in_bytes"] == 3 * 64 * 512 * 2
 
 
+@pytest.mark.smoke
 def test_the_manifest_says_how_the_module_was_made(trained: CompileResult) -> None:
     manifest = trained.manifest
     assert (manifest.target, manifest.platform, manifest.devices, manifest.topology) == ("gb200", "gpu", 8, "1x2x4")
@@ -156,6 +159,7 @@ def test_the_manifest_says_how_the_module_was_made(trained: CompileResult) -> No
     assert not any("gone" in note for note in manifest.notes)
 
 
+@pytest.mark.smoke
 def test_the_offloaded_name_points_at_the_line_that_computes_it(trained: CompileResult) -> None:
     (name,) = trained.manifest.offload_names
     assert (name.name, name.dtype, name.function) == ("hid", "bfloat16", "layer")
@@ -166,6 +170,7 @@ def test_the_offloaded_name_points_at_the_line_that_computes_it(trained: Compile
     assert f"line={name.line} end_line={name.line} column={name.column} " in locations
 
 
+@pytest.mark.smoke
 def test_all_files_are_there_and_agree(trained: CompileResult) -> None:
     assert load_result(trained.directory) == trained
     assert "while" in trained.module_text.read_text()
@@ -179,11 +184,13 @@ def test_all_files_are_there_and_agree(trained: CompileResult) -> None:
     assert sorted(path.name for path in trained.directory.parent.iterdir() if path.name.startswith(".")) == []
 
 
+@pytest.mark.smoke
 def test_frames_of_hloinspect_are_not_in_the_module(trained: CompileResult) -> None:
     files = re.findall(r'^\d+ "(.*\.py)"$', trained.module_text.read_text(), re.MULTILINE)
     assert [Path(file).name for file in files] == ["train.py"]
 
 
+@pytest.mark.smoke
 def test_progress_is_reported(trained: CompileResult) -> None:
     said = json.loads((trained.directory.parent / "progress.json").read_text())
     assert said[0] == "importing jax"
@@ -351,6 +358,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
+@pytest.mark.smoke
 def test_an_offload_that_xla_deletes_is_noted(steps: Path) -> None:
     result = compile_step("steps.py:without_a_barrier", GB200, out=steps / "out")
     assert "S(5)" not in result.module_text.read_text()
@@ -388,6 +396,7 @@ def test_without_jax_the_error_says_how_to_install_it(steps: Path) -> None:
         compile_step("steps.py:small", GB200, out=steps / "out")
 
 
+@pytest.mark.smoke
 def test_without_libtpu_the_error_says_how_to_install_it(steps: Path) -> None:
     if _installed("libtpu"):
         pytest.skip("libtpu is installed")
@@ -455,6 +464,7 @@ def test_the_command_prints_where_the_files_are(steps: Path) -> None:
     assert load_result(steps / "small-gb200").manifest.devices == 1
 
 
+@pytest.mark.smoke
 def test_the_command_speaks_json(steps: Path) -> None:
     done = _command("steps.py:small", "--target", "h100", "-o", "there", "--format", "json")
     answer = json.loads(done.stdout)

@@ -77,7 +77,7 @@ def test_only_the_standard_library_is_imported():
     tree = ast.parse((ROOT / "dev.py").read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
 def test_a_python_that_refuses_to_run_is_passed_over(tmp_path: Path):
@@ -161,7 +161,8 @@ def fake_environment(project: Path, folder: str, python: str, version: str) -> P
     import os
 
     home = project / folder
-    inside = executable(home / "bin" / "python", f'echo "{folder} $@" >> {project}/calls; exit $(cat {home}/code)')
+    note = f'[ "$2" = compileall ] && exit; echo "{folder} $@" >> {project}/calls; exit $(cat {home}/code)'
+    inside = executable(home / "bin" / "python", note)
     executable(home / "bin" / "hloinspect", f'echo "hloinspect $@" >> {project}/calls')
     (home / "code").write_text("0")
     pyproject = hashlib.sha256((project / "pyproject.toml").read_bytes()).hexdigest()
@@ -188,8 +189,38 @@ def test_tests_run_on_both_pythons_and_one_failure_is_enough(two_pythons: Path, 
         (two_pythons / (".venv" if broken == "first" else second) / "code").write_text("1")
     assert dev.main(["test", "-k", "x"]) == (0 if broken is None else 1)
     together = " ".join(dev.SHARED_OUT)
-    expected = f".venv -m pytest {together} -k x\n{second} -m pytest {together} -k x\n"
+    expected = f".venv -m pytest {together} -k x\n{second} -m pytest {together} -m not slow or smoke -k x\n"
     assert (two_pythons / "calls").read_text() == expected
+
+
+def test_a_thorough_run_takes_every_environment_and_writes_down_its_counts(
+    two_pythons: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "THOROUGH", two_pythons / "thorough.md")
+    monkeypatch.setattr(dev, "OTHER_JAX", ["0.9.2"])
+    fake_environment(two_pythons, ".venv-jax0.9.2", str(two_pythons / "bin" / "python3.14"), "3.14.1")
+    (two_pythons / "results.xml").write_text(RESULTS)
+    every = [".venv", f".venv-py3.{sys.version_info[1]}", ".venv-jax0.9.2"][:: 2 if sys.version_info[1] == 14 else 1]
+    for folder in every:
+        script = f"""case "$*" in
+            *compileall*) ;;
+            *"m.version('jax')"*) echo 0.9.2;;
+            *pytest*) echo "{folder} $HLOINSPECT_THOROUGH" >> calls; cp results.xml {folder}/thorough.xml;;
+        esac"""
+        executable(two_pythons / folder / "bin" / "python", script)
+    assert dev.main(["test", "--thorough"]) == 0
+    assert (two_pythons / "calls").read_text().splitlines() == [f"{folder} 1" for folder in every]
+    written = (two_pythons / "thorough.md").read_text()
+    assert written.count("| 0.9.2 | 7 | 2 | 1 | 21,000 | 0 min |\n") == len(every)
+    assert "Commit: unknown" in written
+
+
+RESULTS = """<?xml version="1.0"?>
+<testsuites><testsuite name="pytest" errors="0" failures="1" skipped="2" tests="10">
+<testcase name="a"><properties><property name="hypothesis_examples" value="20000"/></properties></testcase>
+<testcase name="b"><properties><property name="hypothesis_examples" value="1000"/></properties></testcase>
+</testsuite></testsuites>
+"""
 
 
 def test_demo_runs_the_main_job_and_passes_options_on(two_pythons: Path):

@@ -5,12 +5,14 @@ jaxlib makes the proto from the text. It runs in a child process, since it may a
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib.util
 import lzma
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,19 @@ import pytest
 
 from hloinspect.hlo import Computation, Instruction, Module, Operand, load_module, parse_proto, parse_text
 from tests.support.hlo_samples import CORPUS, DATA, FIELDS, ROOT, zoo_proto, zoo_text
+from tests.support.thorough import is_thorough
 
 CONVERT = """
 import sys
 from jaxlib import _hlo
-module = _hlo.hlo_module_from_text(sys.stdin.buffer.read().decode())
-sys.stdout.buffer.write(module.as_serialized_hlo_module_proto())
+while size := sys.stdin.buffer.readline():
+    try:
+        made = _hlo.hlo_module_from_text(sys.stdin.buffer.read(int(size)).decode()).as_serialized_hlo_module_proto()
+    except Exception as error:
+        made = b""
+        print(error, file=sys.stderr, flush=True)
+    sys.stdout.buffer.write(b"%d\\n" % len(made) + made)
+    sys.stdout.buffer.flush()
 """
 UNREADABLE = re.compile(r"(\ball-reduce-start\(.*), output_to_operand_aliasing=\{(?:[^{}]|\{[^{}]*\})*\}")
 """Lines that XLA prints and jaxlib's own parser refuses: the aliasing of an all-reduce-start. The model has no such
@@ -136,15 +145,53 @@ def differences(text: Module, proto: Module, *, without: tuple[str, ...] = (), e
             yield f"{computation.name}: host"
 
 
+@functools.cache
+def converter() -> Converter:
+    """The one process of this session that converts."""
+    return Converter()
+
+
+class Converter:
+    """A process that makes protos of texts, one after the other; another one takes over where it has aborted."""
+
+    def __init__(self) -> None:
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the session
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def proto_of(self, text: bytes) -> bytes:
+        """Return the proto of a text, or nothing where jaxlib does not read it: its reason is in the log."""
+        if self.child is None or self.child.poll() is not None:
+            self.child = subprocess.Popen(
+                [sys.executable, "-c", CONVERT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
+            )
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        try:
+            self.child.stdin.write(b"%d\n" % len(text) + text)
+            self.child.stdin.flush()
+            size = int(self.child.stdout.readline() or 0)
+        except BrokenPipeError:
+            size = 0
+        made = self.child.stdout.read(size)
+        if not made:
+            self.child.stdin.close()
+            self.child.stdout.close()
+            self.child.wait()
+        return made
+
+    def last_words(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-200:].strip()
+
+
 def converted(text: str) -> bytes:
     """Return the text's proto, made by jaxlib. Skip the test where jaxlib is missing or cannot read the text."""
     if importlib.util.find_spec("jaxlib") is None or importlib.util.find_spec("jaxlib._hlo") is None:
         pytest.skip("no jaxlib with a reader of text")
-    readable = UNREADABLE.sub(r"\1", text).encode()
-    done = subprocess.run([sys.executable, "-c", CONVERT], input=readable, capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this jaxlib does not read it: {done.stderr.decode(errors='replace')[-200:].strip()}")
-    return done.stdout
+    made = converter().proto_of(UNREADABLE.sub(r"\1", text).encode())
+    if not made:
+        pytest.skip(f"this jaxlib does not read it: {converter().last_words()}")
+    return made
 
 
 def unpacked(path: Path) -> str:
@@ -209,7 +256,6 @@ def test_each_text_of_the_corpus_is_the_same_module_as_its_proto(path: Path) -> 
     text = unpacked(path)
     without: tuple[str, ...] = ()
     if path.name.startswith(FRAMES_LOST):
-        # jaxlib also gives a start's configuration to the instruction inside it
-        without = ("metadata", "backend_config")
-    every = 1 if len(text) < 8_000_000 else 11
+        without = ("metadata", "backend_config")  # jaxlib also hands a start's configuration to what it wraps
+    every = 1 if len(text) < 8_000_000 or is_thorough() else 11
     assert list(differences(parse_text(text), parse_proto(converted(text)), without=without, every=every)) == []

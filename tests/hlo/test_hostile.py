@@ -18,6 +18,7 @@ from hloinspect.hlo.groups import parse_replica_groups
 from hloinspect.hlo.scan import split_attributes
 from hloinspect.hlo.shape import parse_shape
 from tests.support.hlo_samples import ROOT, read_attributes, text_of, zoo_proto, zoo_text
+from tests.support.thorough import examples
 
 REAL = sorted(path for path in (ROOT / "fixtures").rglob("module.hlo.*.gz") if "offload_scan" in path.parent.name)[:2]
 LONG = 100_000
@@ -246,7 +247,7 @@ PIECES = st.sampled_from([
 # fmt: on
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200, 20_000), suppress_health_check=list(HealthCheck))
 @given(st.lists(PIECES, max_size=40))
 def test_text_made_of_pieces_never_crashes_the_reader(pieces: list[str]) -> None:
     text = "".join(pieces)
@@ -255,7 +256,7 @@ def test_text_made_of_pieces_never_crashes_the_reader(pieces: list[str]) -> None
     text_survives(text_of(text.replace("\n", " ")))
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150, 20_000), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_text_with_a_part_exchanged_never_crashes_the_reader(data: st.DataObject) -> None:
     text = zoo_text()
@@ -264,7 +265,7 @@ def test_text_with_a_part_exchanged_never_crashes_the_reader(data: st.DataObject
     text_survives(text[:start] + "".join(data.draw(st.lists(PIECES, max_size=4))) + text[end:])
 
 
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200, 20_000), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_protos_with_a_part_exchanged_never_crash_the_reader(data: st.DataObject) -> None:
     proto = zoo_proto()
@@ -273,13 +274,13 @@ def test_protos_with_a_part_exchanged_never_crash_the_reader(data: st.DataObject
     proto_survives(proto[:start] + data.draw(st.binary(max_size=8)) + proto[end:])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, 20_000))
 @given(st.binary(max_size=300))
 def test_bytes_of_any_kind_never_crash_the_proto_reader(data: bytes) -> None:
     proto_survives(data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200, 20_000))
 @given(st.text(max_size=200))
 def test_text_of_any_kind_never_crashes_the_parts_of_the_reader(text: str) -> None:
     split_attributes(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,10 +36,14 @@ from hloinspect.offload.slices import check_slices
 from hloinspect.offload.transfers import find_offload
 from tests.hlo.test_agreement import TEXTS, converted, differences
 from tests.support.hlo_samples import ROOT, text_of, zoo_proto, zoo_text
+from tests.support.thorough import examples, is_thorough
 
 MODULES = sorted((ROOT / "fixtures").glob("jax*/*/module.hlo.*.gz"))
 each_module = pytest.mark.parametrize(
-    "path", MODULES, ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}"
+    "path",
+    MODULES,
+    ids=lambda path: f"{path.parent.parent.name}/{path.parent.name}/{path.suffixes[1][1:]}",
+    scope="module",  # all tests of one module come together, and it is read once
 )
 
 
@@ -76,16 +81,22 @@ def test_the_zoo_reads_back_as_it_was(module: Module) -> None:
     assert list(all_differences(reprinted(module), module)) == []
 
 
+@functools.lru_cache(maxsize=1)
+def both(path: Path) -> tuple[Module, Module]:
+    """Return a module, and what its printed text spells."""
+    module = load_module(path)
+    return module, reprinted(module)
+
+
 @each_module
 def test_a_fixture_reads_back_as_it_was(path: Path) -> None:
-    module = load_module(path)
-    assert list(all_differences(reprinted(module), module)) == []
+    module, again = both(path)
+    assert list(all_differences(again, module)) == []
 
 
 @each_module
 def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None:
-    module = load_module(path)
-    again = parse_text(print_module(module))
+    module, again = both(path)
     one, other = find_offload(module), find_offload(again)
     assert one.transfers == other.transfers
     assert (one.host_copies, one.host_values) == (other.host_copies, other.host_values)
@@ -96,9 +107,9 @@ def test_a_printed_fixture_has_the_same_transfers_and_slices(path: Path) -> None
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_a_text_of_the_corpus_reads_back_as_it_was(path: Path) -> None:
     module = load_module(path)
-    if module.size_bytes > 30e6:
-        pytest.skip("55 MB are printed by hand, not in every run")
-    every = 1 if module.size_bytes < 1e6 else 13
+    if module.size_bytes > 30e6 and not is_thorough():
+        pytest.skip("55 MB are printed in a thorough run only")
+    every = 1 if module.size_bytes < 1e6 or is_thorough() else 13
     assert list(all_differences(parse_text(print_module(module)), module, every)) == []
 
 
@@ -364,7 +375,7 @@ def says_nothing_of_a_platform(module: Module) -> bool:
 
 
 @given(modules())
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(50, 2000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_any_model_reads_back_as_it_was(module: Module) -> None:
     assume(says_nothing_of_a_platform(module))
     assert list(all_differences(reprinted(module), module)) == []
@@ -379,7 +390,7 @@ def test_any_shape_reads_back_as_it_was(shape: Shape) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
     proto = schema.HloModuleProto.FromString(zoo_proto())
     every = [instruction for computation in proto.computations for instruction in computation.instructions]
@@ -405,7 +416,7 @@ def test_an_edited_proto_reads_back_as_it_was(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.filter_too_much])
 def test_a_damaged_text_that_can_be_printed_reads_back_as_it_was(data: st.DataObject) -> None:
     text = zoo_text()
     start = data.draw(st.integers(text.index("%add"), len(text) - 1))

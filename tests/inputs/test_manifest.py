@@ -66,6 +66,8 @@ def test_a_directory_without_a_manifest_is_not_a_result(tmp_path: Path) -> None:
     ("manifest", "message"),
     [
         ("", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ('{"schema": "a", "schema": "b"}', "the key 'schema' is there twice"),
         ("[1]", "has schema null"),
         ('{"schema": "hloinspect.manifest/99"}', "reads 'hloinspect.manifest/1'"),
         (json.dumps({"schema": SCHEMA}), "is not a whole"),
@@ -107,9 +109,10 @@ def test_a_failure_leaves_the_users_files_and_removes_what_was_begun(tmp_path: P
 
 
 def test_files_of_the_same_name_that_are_not_ours_are_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "somebody else\'s"}')
-    with pytest.raises(InputError, match=r"holds manifest\.json"), staging_in(tmp_path):
-        pass
+    for text in ('{"name": "somebody else\'s"}', "[" * 100_000):
+        (tmp_path / "manifest.json").write_text(text)
+        with pytest.raises(InputError, match=r"holds manifest\.json"), staging_in(tmp_path):
+            pass
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="is a file"), staging_in(tmp_path / "file"):
         pass
@@ -139,3 +142,26 @@ def test_figures_of_libtpu_that_cannot_be_right_are_not_taken() -> None:
         90 << 30,
         (),
     )
+
+
+def test_a_manifest_of_before_the_keys_were_renamed_is_refused_with_the_command_that_makes_it_anew(
+    tmp_path: Path,
+) -> None:
+    old = {**dataclasses.asdict(MANIFEST), "asked": {"asks": []}}
+    del old["requested"]
+    with pytest.raises(InputError) as caught:
+        load_result(write(tmp_path, json.dumps(old)))
+    assert str(caught.value) == (
+        f"{tmp_path}/manifest.json is not a whole hloinspect.manifest/1: it has the key 'asked' of an older "
+        f"version; make it anew: `hloinspect compile train.py:step --target gb200 --devices 8 -o {tmp_path}`"
+    )
+
+
+def test_a_key_of_a_newer_version_is_named_with_that_version(tmp_path: Path) -> None:
+    new = {**dataclasses.asdict(MANIFEST), "energy": 3}
+    new["versions"]["hloinspect"] = "7.1"
+    with pytest.raises(
+        InputError, match=r"it has the key 'energy', which hloinspect 7\.1 knows and this version \("
+    ) as caught:
+        load_result(write(tmp_path, json.dumps(new)))
+    assert "older" not in str(caught.value)

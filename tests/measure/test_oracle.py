@@ -21,6 +21,7 @@ from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.offload.transfers import find_offload
 from tests.support.cuda_runtime import Form, Run, Speeds, compiled
 from tests.support.cuda_traces import MAIN, US, Device, Event, Trace, write_trace
+from tests.support.thorough import examples
 from tests.support.tpu_traces import random_tpu_run
 from tests.support.trace_oracle import FIGURES, TRANSFER_FIGURES, OracleStep, measure
 
@@ -117,7 +118,7 @@ def some_module(rng: random.Random) -> str:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=25)
+@settings(max_examples=examples(25, 1000))
 def test_the_oracle_finds_in_the_events_what_the_runtime_waited_for(seed: int) -> None:
     rng = random.Random(seed)
     run = random_run(some_module(rng), rng, 2)
@@ -128,7 +129,7 @@ def test_the_oracle_finds_in_the_events_what_the_runtime_waited_for(seed: int) -
 
 
 @given(st.integers(0, 2**32), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 def test_what_is_measured_is_what_the_oracle_sees(
     tmp_path_factory: pytest.TempPathFactory, seed: int, host: bool
 ) -> None:
@@ -145,7 +146,7 @@ WAITED = ("stall_ps", "stall_d2h_ps", "stall_h2d_ps")
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=10)
+@settings(max_examples=examples(10, 500))
 def test_what_is_measured_on_a_tpu_is_what_the_oracle_sees(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Give the oracle the windows of transfers as events; waits are the durations of the dones."""
     run = random_tpu_run(compiled(TPU), random.Random(seed), 2)

@@ -13,6 +13,7 @@ from hloinspect.analyze.trace import trace
 from hloinspect.measure.file import measure_file
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
+from tests.support.thorough import examples
 from tests.support.tpu_runtime import US, TpuRun, scan_module
 
 
@@ -50,7 +51,7 @@ def test_dones_are_waits_and_whiles_are_no_work(root: Path, tmp_path: Path, copy
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=8)
+@settings(max_examples=examples(8, 400))
 def test_random_steps_are_measured_as_they_were_played(
     root: Path, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:

@@ -24,6 +24,7 @@ from hloinspect.passes.ledger import Ledger, change_sentences, ledger_of
 from tests.support.json_schemas import faults
 from tests.support.passes_samples import DROPPED, GOOD, KEY, annotated, copied, marked, module, started, without, write
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 
 
 def run(*arguments: str | Path) -> Result:
@@ -230,7 +231,7 @@ def program(specs: Sequence[tuple[str, int, str, str]], compact: bool) -> str:
 @example([("tuple", 0, *SPACES[::-1]), ("copy", 1, *SPACES)], 1, ("negate", 1, *SPACES), True)
 @example([("tuple", 0, *SPACES[::-1]), ("copy", 1, *SPACES)], 1, ("negate", 1, *SPACES), False)
 @given(st.lists(SPECS, min_size=1, max_size=6), st.integers(0, 5), SPECS, st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300, 20_000))
 def test_a_pass_that_changes_one_instruction_never_escapes_the_quick_look(
     specs: list[tuple[str, int, str, str]], place: int, new: tuple[str, int, str, str], compact: bool
 ) -> None:
@@ -402,7 +403,7 @@ def test_what_is_neither_a_directory_nor_a_step_is_refused(good: Path, tmp_path:
 
 
 @given(data=st.data(), text=st.sampled_from([annotated(), marked(), copied(), started()]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200, 20_000))
 def test_hostile_text_is_read_or_refused(data: st.DataObject, text: str) -> None:
     raw = bytearray(text.encode())
     for _ in range(data.draw(st.integers(1, 4))):

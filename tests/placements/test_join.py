@@ -222,7 +222,7 @@ def test_what_was_found_survives_the_manifest() -> None:
         ({"source": "hlo2"}, "requested.source: expected jaxpr, stablehlo or hlo, found 'hlo2'"),
         (
             {"asks": []},
-            "requested has the key 'asks' of an older version; if an older version wrote it, make",
+            "requested has the key 'asks' of an older version; make it anew: `hloinspect compile ",
         ),
     ],
 )

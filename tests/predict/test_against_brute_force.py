@@ -13,6 +13,7 @@ from hloinspect.predict.schedule import Branch, Loop, Operation, Schedule
 from hloinspect.predict.simulate import simulate
 from hloinspect.timeline.timeline import overlap
 from tests.support import brute_force as bf
+from tests.support.thorough import examples
 
 UNIT = bf.MS
 HBM = Fraction(1, 100)
@@ -185,13 +186,13 @@ def schedules(draw: Any, depth: int = 3, always_awaited: bool = False, max_trips
     return bf.schedule(entry, **program.computations)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(150, 3000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(), machines)
 def test_a_folded_schedule_gives_the_same_result_as_an_unrolled_one(what: Schedule, machine: bf.Machine) -> None:
     assert differences(what, machine) == []
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60, 2400), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=2), machines, st.one_of(st.none(), st.frozensets(st.integers(1, 6))))
 def test_the_same_holds_where_some_transfers_are_free(
     what: Schedule, machine: bf.Machine, free: frozenset[int] | None
@@ -199,7 +200,7 @@ def test_the_same_holds_where_some_transfers_are_free(
     assert differences(what, machine, free) == []
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(40, 1600), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=1, always_awaited=True, max_trips=300), machines)
 def test_loops_of_many_iterations_settle_and_give_the_same_result(what: Schedule, machine: bf.Machine) -> None:
     found = differences(what, machine)

@@ -21,6 +21,7 @@ from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.wire import WireError
 from tests.profiles.test_read import gpu_trace
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import TraceBuilder
 
 HLO = ROOT / "fixtures" / "jax0.12.0.1" / "gb200_offload_scan" / "module.hlo.pb.gz"
@@ -117,7 +118,7 @@ def _fields_of(data: bytes) -> list[int]:
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, 20_000))
 @given(st.data())
 def test_any_damage_gives_an_answer_or_one_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     content = bytearray(gpu_trace().bytes())
@@ -141,7 +142,7 @@ def test_any_damage_gives_an_answer_or_one_line(tmp_path_factory: pytest.TempPat
     assert "\n" not in complaint
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400, 20_000))
 @given(st.binary(max_size=300))
 def test_any_bytes_as_events_give_columns_or_a_wire_error(data: bytes) -> None:
     for content in (

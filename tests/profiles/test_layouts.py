@@ -19,6 +19,7 @@ from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.space import Columns, Ints
 from hloinspect.profiles.xplane.split import find_events
 from hloinspect.profiles.xplane.wire import WireError
+from tests.support.thorough import examples
 
 NAMES = {1: "hlo_op", 2: "program_id", 3: "occupancy", 4: "details", 700: "correlation_id"}
 VALUES = ("uint64_value", "int64_value", "ref_value", "double_value", "str_value", "bytes_value", "")
@@ -98,7 +99,7 @@ def plain(columns: Columns | str) -> object:
     return found
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 @given(lines())
 def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) -> None:
     found = plain(read(line_of(events)))
@@ -106,7 +107,7 @@ def test_events_that_are_laid_out_alike_read_as_each_alone(events: list[bytes]) 
         assert found == plain(read(line_of(events)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(lines(), st.integers(1, 400), st.integers(1, 30))
 def test_how_many_events_are_read_together_does_not_show(events: list[bytes], window: int, block: int) -> None:
     found = plain(read(line_of(events)))
@@ -116,7 +117,7 @@ def test_how_many_events_are_read_together_does_not_show(events: list[bytes], wi
         assert found == plain(read(line_of(events)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60, 2400))
 @given(lines(), st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 7)), min_size=1, max_size=4))
 def test_damage_reads_the_same_with_layouts_and_without(events: list[bytes], damage: list[tuple[int, int]]) -> None:
     line = bytearray(line_of(events))

@@ -18,6 +18,7 @@ from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.profiles.xplane.wire import WireError, signed
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 from tests.support.xspace_builder import HOST, Text, TraceBuilder, Unsigned
 
 DETAILS = "kind_src:device kind_dst:pinned size:64 dest:0 async:1"
@@ -164,7 +165,7 @@ def _line(events: list[bytes]) -> bytes:
     return b"".join(b"\x22" + bytes(_varint(len(event))) + event for event in events)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100, 2000))
 @given(st.lists(serialized_events(), max_size=12), st.lists(names, min_size=1, max_size=3, unique=True))
 def test_every_event_is_what_protobuf_reads(events: list[bytes], wanted: list[str]) -> None:
     table = {

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hloinspect.analyze.inspect import inspect
+from hloinspect.compile import launch
+from hloinspect.compile.protocol import CompileOne, StepRequest
+from hloinspect.hardware import load_target
+from hloinspect.options import CompileOptions
 from hloinspect.report.schema import Report
+from tests.support.compiled import compile_together
 from tests.support.rules_samples import ROOT, codes, finding
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
 pytestmark = pytest.mark.slow
 
 MATRIX = ROOT / "tests" / "support" / "matrix_steps.py"
+OF_THE_MATRIX = (
+    "data_dependent_slice",
+    "parameters_at_once",
+    "parameters_by_layer",
+    "strided_slice",
+    "transpose_on_host_memory",
+)
+OF_POLICIES = (
+    "right",
+    "mistyped",
+    "half",
+    "deleted",
+    "one_of_two_is_dead",
+    "half_of_two",
+    "made_and_not_used",
+    "none_is_used",
+    "dead_beside_state",
+)
 Compiled = Callable[[str], Report]
 
 POLICY = """
@@ -122,17 +146,15 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
-    """Return the report on a step, compiled once for gb200."""
-    reports: dict[str, Report] = {}
-
-    def report(step: str) -> Report:
-        if step not in reports:
-            out = tmp_path_factory.mktemp("step") / "out"
-            reports[step] = inspect(step, target="gb200", keep=out).report
-        return reports[step]
-
-    return report
+def compiled(tmp_path_factory: pytest.TempPathFactory, policy: Path) -> Compiled:
+    """Return the report on a step; all of them are compiled for gb200 by one process, which imports jax once."""
+    home = tmp_path_factory.mktemp("together")
+    steps = [f"{MATRIX}:{name}" for name in OF_THE_MATRIX] + [f"{policy}:{name}" for name in OF_POLICIES]
+    gb200 = load_target("gb200")
+    folders = {step: home / step.rpartition(":")[2] for step in steps}
+    compilations = {step: launch.compilation_of(StepRequest(step=step), gb200, CompileOptions()) for step in steps}
+    compile_together([CompileOne(compilation=compilations[step], out=str(folders[step])) for step in steps])
+    return functools.cache(lambda step: inspect(str(folders[step])).report)
 
 
 def test_an_offload_that_xla_deleted_is_an_error(compiled: Compiled, policy: Path) -> None:

@@ -30,6 +30,7 @@ from hloinspect.timeline.timeline import (
 from hloinspect.timeline.unfold import Layout, Window, unfold
 from tests.predict.test_against_brute_force import machines, schedules
 from tests.support import brute_force as bf
+from tests.support.thorough import examples
 
 STREAMS = {COMPUTE: "main", WAIT: "main", COLLECTIVE: "communication", D2H: D2H, H2D: H2D}
 
@@ -109,7 +110,7 @@ def written_out(program: list[Any]) -> Counter[tuple[int, str, int]]:
     return found
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(programs)
 def test_iterations_follow_each_other_as_if_loops_were_written_out(program: list[Any]) -> None:
     found: Counter[tuple[int, str, int]] = Counter()
@@ -122,7 +123,7 @@ def test_iterations_follow_each_other_as_if_loops_were_written_out(program: list
     assert starts == sorted(starts)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(programs, st.integers(0, 60))
 def test_what_stays_folded_counts_as_often_as_it_happens(program: list[Any], limit: int) -> None:
     timeline = folded(program)
@@ -287,7 +288,7 @@ def spans_of(windows: list[Window]) -> dict[tuple[str, str, int], list[tuple[int
     return found
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(25, 1000), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=2), machines.map(lambda machine: replace(machine, fair=False)))
 def test_a_folded_simulation_laid_out_is_the_simulation_of_the_unrolled_schedule(
     what: Schedule, machine: bf.Machine

@@ -88,12 +88,12 @@ def test_a_page_is_one_file_that_loads_nothing_and_allows_only_its_own_script(sc
 
 
 def test_the_same_input_gives_the_same_bytes(
-    hloinspect: Callable[..., Any], scan: api.Inspection, tmp_path: Path
+    hloinspect_process: Callable[..., Any], scan: api.Inspection, tmp_path: Path
 ) -> None:
     first = scan.to_html()
     assert api.inspect(str(SCAN), target="gb200").to_html() == first
     file = tmp_path / "page.html"
-    done = hloinspect("report", str(SCAN), "--target", "gb200", "-o", str(file), env={"PYTHONHASHSEED": "7"})
+    done = hloinspect_process("report", str(SCAN), "--target", "gb200", "-o", str(file), env={"PYTHONHASHSEED": "7"})
     assert (done.returncode, done.stderr) == (0, "")
     assert file.read_bytes() == first.encode()
 

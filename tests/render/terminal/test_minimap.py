@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import hloinspect
 from hloinspect.analyze.inspect import Inspection
-from hloinspect.cli.console import TextForm, emit_report
+from hloinspect.cli.console import emit_report
 from hloinspect.cli.timelines import predicted_picture
 from hloinspect.render.terminal.measured_text import to_text as measured_text
 from hloinspect.render.terminal.minimap import ASCII_LEVELS, LEVELS, minimap
@@ -28,6 +28,7 @@ from hloinspect.render.terminal.report_text import to_text
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
 from tests.support.places import ROOT
 from tests.support.terminals import on_terminal
+from tests.support.thorough import examples
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 WIDTHS = (60, 80, 100)
@@ -91,7 +92,7 @@ def test_a_loop_has_the_columns_of_all_its_iterations_and_shows_one() -> None:
     assert found[1].endswith("busy 40 %")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40, 1600))
 @given(st.lists(st.tuples(st.integers(0, 56), st.integers(0, 57)), max_size=8), st.booleans())
 def test_a_column_is_filled_to_the_share_of_its_time(spans: list[tuple[int, int]], is_unicode: bool) -> None:
     intervals = tuple(Interval(a, min(57 * 8, a + 8 * b), D2H, D2H, 1) for a, b in ((8 * a, b) for a, b in spans))
@@ -183,7 +184,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: i
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
     found = inspected("gb200_offload_scan")
-    emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
+    emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
     assert isinstance(sys.stdout, Terminal)
     return has_picture(sys.stdout.getvalue())
 
@@ -205,7 +206,7 @@ def test_a_pipe_and_a_file_get_no_picture_unless_it_is_asked_for(
     arguments = ("inspect", str(SCAN), "--target", "gb200")
     assert has_picture(hloinspect(*arguments, "--timeline").stdout)
     for requested in (None, True):
-        emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
+        emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
         assert has_picture(capsys.readouterr().out) == bool(requested)
-        emit_report(found.report, "text", str(file), TextForm(to_text, predicted_picture(found), False, requested))
+        emit_report(found.report, "text", str(file), to_text, False, predicted_picture(found), requested)
         assert has_picture(file.read_text(encoding="utf-8")) == bool(requested)

@@ -29,6 +29,7 @@ from hloinspect.timeline.intervals import length, union
 from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT
 from hloinspect.timeline.unfold import unfold
 from tests.support.places import ROOT
+from tests.support.thorough import examples
 
 perfetto_trace_pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
@@ -254,7 +255,7 @@ def test_a_step_of_many_iterations_stays_folded_and_says_how_often(scan: Inspect
     assert any(one.name.endswith("each like the one before") for one in seen.on("step and loops"))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25), st.booleans())
 def test_slices_of_a_lane_lie_in_each_other_or_behind_each_other(spans: list[tuple[int, int]], is_flat: bool) -> None:
     slices = [Slice(start, start + size, f"{number}") for number, (start, size) in enumerate(spans)]
@@ -268,7 +269,7 @@ def test_slices_of_a_lane_lie_in_each_other_or_behind_each_other(spans: list[tup
                 assert behind or (inside and not is_flat)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50, 2000))
 @given(st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**5)), max_size=12))
 def test_rounding_to_nanoseconds_keeps_slices_in_each_other(spans: list[tuple[int, int]]) -> None:
     writer = TraceWriter()
