@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import hloinspect
 from hloinspect.analyze.inspect import Inspection
-from hloinspect.cli.console import emit_report
+from hloinspect.cli.console import TextForm, emit_report
 from hloinspect.cli.timelines import predicted_picture
 from hloinspect.render.terminal.measured_text import to_text as measured_text
 from hloinspect.render.terminal.minimap import ASCII_LEVELS, LEVELS, minimap
@@ -45,7 +45,7 @@ def rows(timeline: Timeline, width: int = 80, **how: bool) -> list[str]:
 
 
 def cells(row: str) -> str:
-    """The picture in a row of 80 columns: behind the label, before the note."""
+    """Return the picture in a row of 80 columns: behind the label, before the note."""
     return row[7 : 80 - 16].ljust(80 - 16 - 7)
 
 
@@ -179,12 +179,12 @@ class Terminal(io.StringIO):
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, requested: bool | None, *, columns: int = 80, term: str = "xterm") -> bool:
-    """Whether a report on a terminal has a picture."""
+    """Return whether a report on a terminal has a picture."""
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(shutil, "get_terminal_size", lambda *_: os.terminal_size((columns, 40)))
     monkeypatch.setattr(sys, "stdout", Terminal())
     found = inspected("gb200_offload_scan")
-    emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
+    emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
     assert isinstance(sys.stdout, Terminal)
     return has_picture(sys.stdout.getvalue())
 
@@ -206,7 +206,8 @@ def test_a_pipe_and_a_file_get_no_picture_unless_it_is_asked_for(
     arguments = ("inspect", str(SCAN), "--target", "gb200")
     assert has_picture(hloinspect(*arguments, "--timeline").stdout)
     for requested in (None, True):
-        emit_report(found.report, "text", None, to_text, False, predicted_picture(found), requested)
+        form = TextForm(to_text, predicted_picture(found), False, requested)
+        emit_report(found.report, "text", None, form)
         assert has_picture(capsys.readouterr().out) == bool(requested)
-        emit_report(found.report, "text", str(file), to_text, False, predicted_picture(found), requested)
+        emit_report(found.report, "text", str(file), form)
         assert has_picture(file.read_text(encoding="utf-8")) == bool(requested)
