@@ -15,7 +15,7 @@ from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
 from hloinspect.measure.join import join_of, module_name
-from hloinspect.measure.measured import Gap, MeasuredFile
+from hloinspect.measure.measured import MeasuredFile
 from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions
 from hloinspect.predict.prediction import Prediction, predict
@@ -186,7 +186,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
     program = _main_program(files)
     own, others = _of_program(files, program)
     info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
-    unknown = [Unknown(gap.reason, gap.remedy, gap.affects) for gap in _gaps(files)]
+    unknown = _gaps(files)
     limits = _limits(measured, others, tracing.allow_broken)
     if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
@@ -272,10 +272,10 @@ def _of_program(
     return tuple(file for file in files if is_own(file)), tuple(others)
 
 
-def _gaps(files: Sequence[MeasuredFile]) -> Sequence[Gap]:
+def _gaps(files: Sequence[MeasuredFile]) -> list[Unknown]:
     """Return what the traces do not show; what several hosts say is there once."""
     found: dict[tuple[str, str], list[MeasuredFile]] = {}
-    gaps: dict[tuple[str, str], Gap] = {}
+    gaps: dict[tuple[str, str], Unknown] = {}
     for file in files:
         for gap in file.unknown:
             found.setdefault((gap.reason, gap.remedy), []).append(file)

@@ -16,8 +16,9 @@ from hloinspect.measure import gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, first_of, join_of, module_name
-from hloinspect.measure.measured import Gap, MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
+from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
+from hloinspect.offload.records import Unknown
 from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
@@ -26,15 +27,17 @@ from hloinspect.profiles.xplane.embedded import program_id_of
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
-_NO_DEVICE = Gap(
+_NO_DEVICE = Unknown(
     f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
     "profile the run on its accelerator, and start the profiler in the process that drives it",
+    "time",
 )
-_NO_PROGRAM = Gap(
+_NO_PROGRAM = Unknown(
     "no event on the device names the program it is of",
     "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
+    "time",
 )
-_NO_MODULE = Gap(
+_NO_MODULE = Unknown(
     "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
     "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
     "transfers",
@@ -82,7 +85,7 @@ def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = Non
     gathered = _Gathered(space, on_progress or (lambda message: None))
     if any(is_rocm(plane) for plane in gpus):
         gathered.unknown.append(
-            Gap(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`")
+            Unknown(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`", "time")
         )
     elif gpus:
         gathered.add_gpus(gpus)
@@ -97,7 +100,7 @@ class _Gathered:
     def __init__(self, space: XSpace, on_progress: Callable[[str], None]) -> None:
         self.space = space
         self.joins = Joins(space)
-        self.unknown: list[Gap] = []
+        self.unknown: list[Unknown] = []
         self.limits: list[str] = []
         self._progress = on_progress
         self._device_type = ""
@@ -252,7 +255,7 @@ class _Gathered:
         said = [" ".join(text.split()) for text in (*self.space.errors, *self.space.warnings)]
         if said:
             reason = f"the profiler says: {said[0]}" + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")
-            self.unknown.append(Gap(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
+            self.unknown.append(Unknown(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
         if any(gap.reason == ROCM for gap in self.unknown):
             return
         if not self._events:
@@ -270,7 +273,9 @@ class _Gathered:
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
             why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
-            self.unknown.append(Gap(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good"))
+            self.unknown.append(
+                Unknown(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good", "time")
+            )
         if not all(device.launches_known for device in devices):
             self.limits.append(
                 "the trace does not say when operations were launched (no host plane, or dropped events): what "
@@ -278,9 +283,10 @@ class _Gathered:
             )
         if self._graphs:
             self.unknown.append(
-                Gap(
+                Unknown(
                     f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
                     GRAPHS_OFF,
+                    "time",
                 )
             )
         elif self._hidden:

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import Affects, ClassifiedBy, Direction, Platform, SetAsideReason
+from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
+from hloinspect.offload.records import Unknown
 
 if TYPE_CHECKING:
     from hloinspect.measure.typical import TypicalStep
@@ -158,16 +159,6 @@ class OtherCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A fact that the trace does not show, why, and what would show it (a line each). ``affects`` is time or
-    transfers."""
-
-    reason: str
-    remedy: str
-    affects: Affects = "time"
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredFile:
     """One trace, measured.
 
@@ -194,4 +185,4 @@ class MeasuredFile:
     versions: Mapping[str, str] = field(default_factory=dict)
     events: int = 0
     limits: tuple[str, ...] = ()
-    unknown: tuple[Gap, ...] = ()
+    unknown: tuple[Unknown, ...] = ()

@@ -1,10 +1,11 @@
-"""What a report says of a module's host memory beside transfers, and of a line of the user's program."""
+"""Records of a report that the rooms below it make: of host memory beside transfers, of a line of the user's program,
+and of what could not be found out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloinspect.kinds import HostEventKind, HostValueKind, Mechanism
+from hloinspect.kinds import Affects, HostEventKind, HostValueKind, Mechanism
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +84,17 @@ class HostEvent:
 
     detail: str
     """The call's target, or the handler's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What could not be found out."""
+
+    reason: str
+    """Why."""
+
+    remedy: str
+    """What would settle it."""
+
+    affects: Affects
+    """Which figures are in doubt; ``transfers``: some may be missing. ``audit`` changes no exit code."""

@@ -7,9 +7,9 @@ texts and the types. ``Report`` in ``report.py`` is the whole.
 from __future__ import annotations
 
 from hloinspect.memory.records import LiveValue, Peak, Release
-from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo
+from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo, Unknown
 from hloinspect.report.schema.audit import AuditEntry, AuditInfo
-from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun, Unknown
+from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
     AutotuneInfo,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hloinspect.kinds import Direction, PlacementBy, PlacementCause, PlacementKind, PlacementOutcome, RequestedFrom
-from hloinspect.offload.records import SourceInfo
-from hloinspect.report.schema.findings import Unknown
+from hloinspect.offload.records import SourceInfo, Unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""What rules found, what they could not look at, and what is unknown."""
+"""What rules found, and what they could not look at."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloinspect.kinds import Affects, Severity
+from hloinspect.kinds import Severity
 from hloinspect.offload.records import SourceInfo
 
 
@@ -86,17 +86,3 @@ class RuleLeftOut:
 
     reason: str
     """The entry that decided, such as ``ignore = HLO3``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """What could not be found out."""
-
-    reason: str
-    """Why."""
-
-    remedy: str
-    """What would settle it."""
-
-    affects: Affects
-    """Which figures are in doubt; ``transfers``: some may be missing. ``audit`` changes no exit code."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from hloinspect.offload.records import HostCopy, HostEvent, HostValue
+from hloinspect.offload.records import HostCopy, HostEvent, HostValue, Unknown
 from hloinspect.report.schema.audit import AuditInfo
-from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun, Unknown
+from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import InputInfo, ModuleInfo, ProgramInfo, TargetInfo
 from hloinspect.report.schema.steps import DeviceInfo, StepInfo

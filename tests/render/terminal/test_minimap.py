@@ -206,7 +206,8 @@ def test_a_pipe_and_a_file_get_no_picture_unless_it_is_asked_for(
     arguments = ("inspect", str(SCAN), "--target", "gb200")
     assert has_picture(hloinspect(*arguments, "--timeline").stdout)
     for requested in (None, True):
-        emit_report(found.report, "text", None, TextForm(to_text, predicted_picture(found), False, requested))
+        form = TextForm(to_text, predicted_picture(found), False, requested)
+        emit_report(found.report, "text", None, form)
         assert has_picture(capsys.readouterr().out) == bool(requested)
-        emit_report(found.report, "text", str(file), TextForm(to_text, predicted_picture(found), False, requested))
+        emit_report(found.report, "text", str(file), form)
         assert has_picture(file.read_text(encoding="utf-8")) == bool(requested)
