@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hloinspect.decoding import Fault, decode, newer_version, parse_json, shown
+from hloinspect.decoding import Fault, decode, newer_version, parse_json, read_text, shown
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.snapshot import Snapshot
 from hloinspect.kinds import Verdict
 
 SCHEMA = "hloinspect.baseline/1"
-_MAX_BYTES = 64 << 20
 _LINE = 100
 _RENAME = "--as NAME, or name = in pyproject.toml"
 _HOW = "make it with `hloinspect check ... --baseline {path} --update-baseline`"
@@ -71,9 +70,7 @@ def load_baseline(path: Path) -> Baseline:
     """Return the baseline in a file. Raises InputError, one line with the file and the field, where it is missing or
     not whole."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path} is too large for a baseline ({_MAX_BYTES >> 20} MiB at most)")
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no baseline {path}: {_HOW.format(path=path)}") from None
     except (OSError, ValueError, RecursionError) as error:
