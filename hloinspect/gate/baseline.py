@@ -148,15 +148,16 @@ def _laid_out(value: object, margin: str) -> str:
 def update_baseline(path: Path, entries: Sequence[Snapshot], named: Collection[str] = ()) -> Baseline:
     """Put entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
     if need be, and other processes that do the same wait. ``named`` are the steps whose names the user gave: they may
-    replace the entry of another input. Raises InputError, and UsageError where it cannot be written, or where an entry
-    would replace that of another input."""
+    replace the entry of another input. A link stays one: the file that it names is changed. Raises InputError, and
+    UsageError where it cannot be written, or where an entry would replace that of another input."""
+    file = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            old = load_baseline(path) if path.exists() else Baseline(path)
+        with _locked(file):
+            old = load_baseline(path) if os.path.lexists(file) else Baseline(path)
             _refuse_others(old, entries, named)
             new = old.updated(entries)
-            _replace(path, to_json(new))
+            _replace(file, to_json(new))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     return new
