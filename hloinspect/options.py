@@ -10,6 +10,11 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hloinspect.errors import UsageError
+
+MOST_DEVICES = 10_000_000
+"""Devices of one step: more than there are in any one place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Production:
@@ -51,6 +56,15 @@ class CompileOptions:
     keep: Path | None = None
     module: str | None = None
     timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a number of devices that the command line refuses too: a baseline would have it."""
+        if self.devices is None:
+            return
+        is_whole = isinstance(self.devices, int) and not isinstance(self.devices, bool)
+        if not is_whole or not 1 <= self.devices <= MOST_DEVICES:
+            shown = str(self.devices)[:40]
+            raise UsageError(f"devices must be a whole number from 1 to {MOST_DEVICES:,}, not {shown}")
 
 
 def cache_folder() -> Path:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import click
 
-from hloinspect.hardware.layout import MOST_DEVICES, TOPOLOGY_FORM
+from hloinspect.hardware.layout import TOPOLOGY_FORM
+from hloinspect.options import MOST_DEVICES
 
 
 class Number(click.FloatRange):

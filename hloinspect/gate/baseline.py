@@ -76,6 +76,11 @@ def load_baseline(path: Path) -> Baseline:
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"{path} is not a baseline: {reason}") from None
+    return _decoded(data, path)
+
+
+def _decoded(data: object, path: Path) -> Baseline:
+    """Return the baseline in parsed JSON. Raises InputError."""
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise InputError(f"{path} is not a baseline: its schema is {shown(schema)}, and this version reads {SCHEMA!r}")
@@ -157,10 +162,20 @@ def update_baseline(path: Path, entries: Sequence[Snapshot], named: Collection[s
             old = load_baseline(path) if os.path.lexists(file) else Baseline(path)
             _refuse_others(old, entries, named)
             new = old.updated(entries)
-            _replace(file, to_json(new))
+            text = to_json(new)
+            _check_readable(text, path)
+            _replace(file, text)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     return new
+
+
+def _check_readable(text: str, path: Path) -> None:
+    """Raise UsageError where a text could not be read again: the entries of the other steps would be lost with it."""
+    try:
+        _decoded(parse_json(text), path)
+    except InputError as error:
+        raise UsageError(f"{path} was not changed, since it could not be read again: {error}") from None
 
 
 def _refuse_others(old: Baseline, entries: Sequence[Snapshot], named: Collection[str]) -> None:

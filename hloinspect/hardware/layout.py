@@ -11,9 +11,6 @@ from math import prod
 
 from hloinspect.hardware.target import Target
 
-MOST_DEVICES = 10_000_000
-"""Devices of one step: more than there are in any one place."""
-
 TOPOLOGY_FORM = r"([\w.-]+:)?[1-9]\d{0,5}(x[1-9]\d{0,5})*"
 """A regular expression of what the name of a topology looks like."""
 

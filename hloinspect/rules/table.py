@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from hloinspect.decoding import Bounds, Line, Pattern, Rule
-from hloinspect.hardware.layout import MOST_DEVICES, TOPOLOGY_FORM
+from hloinspect.hardware.layout import TOPOLOGY_FORM
 from hloinspect.kinds import Severity
+from hloinspect.options import MOST_DEVICES
 
 Devices = Annotated[int, Bounds(1, MOST_DEVICES, f"a whole number from 1 to {MOST_DEVICES:,}")]
 Topology = Annotated[str, Pattern(TOPOLOGY_FORM, "a topology such as 2x16x4")]

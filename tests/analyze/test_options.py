@@ -14,6 +14,7 @@ from hloinspect.analyze.inspect import inspect_input
 from hloinspect.analyze.options import JudgeOptions, TraceOptions
 from hloinspect.errors import UsageError
 from hloinspect.options import CompileOptions, Production
+from tests.support.gate_samples import SMALL
 
 COMPILING = {"devices", "topology", "xla_flags", "production", "cache"}
 KEYWORDS = {
@@ -60,3 +61,16 @@ def test_what_is_compiled_already_refuses_options_of_compiling(
     module = root / "fixtures" / "jax0.12.0.1" / "gb200_save" / "module.hlo.txt.gz"
     with pytest.raises(UsageError, match=complaint):
         inspect_input(str(module), options, JudgeOptions())
+
+
+@pytest.mark.parametrize("devices", [0, -1, 1.5, True, "8", 10**30])
+def test_a_number_of_devices_that_is_none_is_refused_by_every_verb(devices: object, tmp_path: Path) -> None:
+    words = r"devices must be a whole number from 1 to 10,000,000, not "
+    baseline = tmp_path / "baseline.json"
+    with pytest.raises(UsageError, match=words):
+        hloinspect.inspect(str(SMALL), target="gb200", devices=devices)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        hloinspect.trace("none.xplane.pb", devices=devices)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=words):
+        hloinspect.check(SMALL, target="gb200", devices=devices, baseline=baseline, update_baseline=True)  # type: ignore[arg-type]
+    assert not baseline.exists()

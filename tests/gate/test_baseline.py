@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from hloinspect.analyze import inspect as api
 from hloinspect.cli import main
-from hloinspect.errors import InputError
+from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.baseline import Baseline, load_baseline, to_json, update_baseline
 from hloinspect.gate.snapshot import Snapshot, snapshot_of
 from tests.support.gate_samples import FIXTURES, OLD_FIXTURES, ROOT, SMALL, compiled_directory, fixture_text, renumbered
@@ -170,6 +170,18 @@ def reason_of(result: Result) -> str:
     """Return the one sentence that says why there is no pass."""
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("MISSING")][:1]
     return line
+
+
+@pytest.mark.parametrize(
+    "change", [{"devices": 0}, {"devices": 10**30}, {"step_ms": 1e300}, {"verdicts": {"hidden": 99}}]
+)
+def test_what_could_not_be_read_again_is_not_written(
+    baseline: Path, snapshot: Snapshot, change: dict[str, object]
+) -> None:
+    before = baseline.read_bytes()
+    with pytest.raises(UsageError, match="was not changed, since it could not be read again: "):
+        update_baseline(baseline, [dataclasses.replace(snapshot, step="other", **change)])  # type: ignore[arg-type]
+    assert baseline.read_bytes() == before
 
 
 def test_a_link_to_a_baseline_stays_a_link(tmp_path: Path, baseline: Path, snapshot: Snapshot) -> None:
