@@ -18,6 +18,7 @@ import types
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as _type_hints
 
@@ -31,6 +32,7 @@ _MAX_DIGITS = 19
 _SHOWN = 60
 _MOST_KNOWN = 20
 _MAPS = (dict, Mapping)
+_MOST_CHARS = 64 << 20
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -62,6 +64,16 @@ class NoNumber:
 
     def __repr__(self) -> str:
         return self.text
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file. Raises OSError, and ValueError for what is not UTF-8 and for more text than anybody
+    edits: a link to a device such as /dev/zero has no size, and no end."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(_MOST_CHARS + 1)
+    if len(text) > _MOST_CHARS:
+        raise ValueError(f"it is too large ({_MOST_CHARS >> 20} MiB at most)")
+    return text
 
 
 def parse_json(text: str) -> object:
@@ -219,7 +231,7 @@ def decode(
         raise fault
     try:
         return msgspec.convert(data, kind)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter for a lone surrogate where no text is expected
         raise reader.mistyped(data, kind, "") from None
 
 
@@ -267,7 +279,7 @@ class _Reader:
         for item, inner, at in _parts(value, kind, path):
             try:
                 msgspec.convert(item, inner)
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, UnicodeEncodeError):
                 return self.mistyped(item, inner, at)
         expected = next((rule.expected for rule in rules if rule.expected), "") or self._expected(kind)
         return Fault(path, f": expected {expected}, found {shown(value)}")

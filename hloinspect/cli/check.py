@@ -232,7 +232,7 @@ def _run(
         return checks, unread
     named = {step.name for step, _ in reports if step.named_after is None}
     known = update_baseline(path, [checked.now for checked in checks], named)
-    click.echo(f"{path}: {len(checks)} of {len(known.entries)} entries recorded", err=True)
+    click.echo(printable(f"{path}: {len(checks)} of {len(known.entries)} entries recorded"), err=True)
     return _checks(reports, known), unread
 
 
@@ -261,13 +261,13 @@ def _is_recordable(path: Path, checks: Sequence[Checked], unread: Sequence[Unrea
     for checked in checks:
         if checked.blocked:
             reason = f"{checked.name} is no baseline: {finding_text(checked.blocked[0])}"
-            click.echo(f"{path} was not changed, since {printable(reason)}", err=True)
+            click.echo(printable(f"{path} was not changed, since {reason}"), err=True)
             return False
     for checked in checks:
         if (reason := why_no_entry(checked)) and not allow_unknown:
             raise UsageError(f"{path} was not changed, since {checked.name} is no baseline: {reason}")
     if unread:
-        click.echo(f"{path} was not changed, since not all steps could be read", err=True)
+        click.echo(printable(f"{path} was not changed, since not all steps could be read"), err=True)
     return not unread
 
 

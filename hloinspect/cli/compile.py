@@ -10,6 +10,7 @@ import click
 
 from hloinspect.cli.numbers import DEVICES, SECONDS, TOPOLOGY
 from hloinspect.cli.options import compiling_options, gather_compiling
+from hloinspect.errors import printable
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import CompileResult
@@ -83,7 +84,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         if self._shown:
-            click.echo(f"\r\x1b[K{text} ...", err=True, nl=False)
+            click.echo(f"\r\x1b[K{printable(text)} ...", err=True, nl=False)
 
     def clear(self) -> None:
         if self._shown:

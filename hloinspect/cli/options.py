@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from hloinspect.cli.numbers import DEVICES, TOPOLOGY
+from hloinspect.errors import printable
 from hloinspect.options import CompileOptions, Production, cache_folder
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Progress:
     def __call__(self, message: str) -> None:
         seconds = time.monotonic() - self._started
         if seconds >= self._after_s and sys.stderr.isatty():
-            click.echo(f"\r\033[K{message} ({seconds:.0f} s)", nl=False, err=True)
+            click.echo(f"\r\033[K{printable(message)} ({seconds:.0f} s)", nl=False, err=True)
             self._shown = True
 
     def clear(self) -> None:

@@ -19,7 +19,7 @@ from hloinspect.cli.options import (
     judging_options,
     rule_options,
 )
-from hloinspect.errors import UsageError
+from hloinspect.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from hloinspect.analyze.options import JudgeOptions, TraceOptions
@@ -125,7 +125,7 @@ def _write(path: Path, page: str, show: bool) -> None:
         path.write_text(page, encoding="utf-8", newline="\n")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
-    click.echo(f"{path} ({len(page) / 1000:,.0f} kB): open it in a browser")
+    click.echo(printable(f"{path} ({len(page) / 1000:,.0f} kB): open it in a browser"))
     if show:
         import webbrowser
 

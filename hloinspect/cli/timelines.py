@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import Picture, emit_bytes
-from hloinspect.errors import UsageError
+from hloinspect.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from hloinspect.analyze.inspect import Inspection
@@ -26,7 +26,7 @@ def emit_timeline(answer: Inspection | TraceInspection, style: str, output: str 
 
         emit_bytes(to_perfetto(answer), output, "a Perfetto trace")
         if output not in (None, "-"):
-            click.echo(f"wrote {output}: open it in https://ui.perfetto.dev, which keeps it in your browser")
+            click.echo(printable(f"wrote {output}: open it in https://ui.perfetto.dev, which keeps it in your browser"))
         return
     from hloinspect.render.traces.perfetto import why_not
     from hloinspect.render.traces.xspace import write_profile
@@ -36,8 +36,8 @@ def emit_timeline(answer: Inspection | TraceInspection, style: str, output: str 
     if answer.prediction is None or answer.offload is None:
         raise UsageError(f"no predicted step to write: {why_not(answer.report)}")
     written = write_profile(answer.offload, answer.prediction, Path(output))
-    click.echo(f"wrote {written.path}")
-    click.echo(f"xprof --logdir {output}, or tensorboard --logdir {output}, shows it as a run")
+    click.echo(printable(f"wrote {written.path}"))
+    click.echo(printable(f"xprof --logdir {output}, or tensorboard --logdir {output}, shows it as a run"))
     if not written.has_proto:
         click.echo("the module came from text, so XProf's HLO tools stay empty: `hloinspect compile` writes a proto")
 

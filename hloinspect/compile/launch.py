@@ -18,6 +18,7 @@ from hloinspect.compile.process import conversation, end_child, silent_end, star
 from hloinspect.compile.production import production_run, with_dnn_version
 from hloinspect.compile.protocol import Compilation, CompileOne, Done, Failed, ProductionRun, Progress, StepRequest
 from hloinspect.compile.topology import choose_topology
+from hloinspect.decoding import read_text
 from hloinspect.errors import CompileError, InputError
 from hloinspect.hardware.target import Target
 from hloinspect.inputs.manifest import FILES, MANIFEST, NOTE_IN_EFFECT, SCHEMA, CompileResult, load_result
@@ -208,7 +209,7 @@ def _refuse_foreign_files(out: Path) -> None:
 
 def _is_ours(manifest: Path) -> bool:
     try:
-        data = json.loads(manifest.read_text(encoding="utf-8"))
+        data = json.loads(read_text(manifest))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(data, dict) and str(data.get("schema", "")).startswith(SCHEMA.partition("/")[0] + "/")

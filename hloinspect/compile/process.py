@@ -25,14 +25,20 @@ _POLL_S = 0.2
 
 def start_child(platform: str, log: IO[bytes]) -> subprocess.Popen[str]:
     """Start a child, which waits for its request; what it and the user's code print goes to ``log``."""
+    return start_python(["-m", "hloinspect.compile.child.main"], child_environment(platform), log)
+
+
+def start_python(arguments: list[str], environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[str]:
+    """Start this Python with pipes for a conversation. What it prints to standard error goes to ``log``."""
     return subprocess.Popen(
-        [sys.executable, "-m", "hloinspect.compile.child.main"],
+        [sys.executable, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
         encoding="utf-8",
-        env=child_environment(platform),
+        errors="replace",  # what a library prints before the child has taken its output over may be any bytes
+        env=environment,
         start_new_session=True,  # so that what the user's code starts can be ended with it
     )
 

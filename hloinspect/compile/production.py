@@ -207,8 +207,10 @@ def _as_text(data: bytes) -> str | None:
 
 def _read(path: Path, option: str) -> bytes:
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{option} {path}: too large")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)  # a device has no size, and no end
     except OSError as error:
         raise InputError(f"{option} {path}: {error.strerror or error}") from None
+    if len(data) > _MAX_BYTES:
+        raise InputError(f"{option} {path}: too large")
+    return data

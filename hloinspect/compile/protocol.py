@@ -207,6 +207,6 @@ def read_message(line: str) -> Message | None:
     its standard output over, and a line that is cut off because the child has died."""
     try:
         message: Message = msgspec.convert(json.loads(line), Message)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message

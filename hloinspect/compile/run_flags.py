@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hloinspect.decoding import read_text
 from hloinspect.errors import InputError
 from hloinspect.inputs.dumps import choose_module, dumped_modules
 from hloinspect.inputs.manifest import MANIFEST, manifest_from_json
@@ -142,8 +143,8 @@ def _plain(value: str) -> str:
 
 def _of_manifest(path: Path, origin: str) -> RunFlags:
     try:
-        manifest = manifest_from_json(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
+        manifest = manifest_from_json(read_text(path), path)
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     words = {True: "true", False: "false"}
     options = manifest.compiler_options.items()

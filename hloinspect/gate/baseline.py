@@ -12,13 +12,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hloinspect.decoding import Fault, decode, newer_version, parse_json, shown
+from hloinspect.decoding import Fault, decode, newer_version, parse_json, read_text, shown
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.snapshot import Snapshot
 from hloinspect.kinds import Verdict
 
 SCHEMA = "hloinspect.baseline/1"
-_MAX_BYTES = 64 << 20
 _LINE = 100
 _RENAME = "--as NAME, or name = in pyproject.toml"
 _HOW = "make it with `hloinspect check ... --baseline {path} --update-baseline`"
@@ -71,9 +70,7 @@ def load_baseline(path: Path) -> Baseline:
     """Return the baseline in a file. Raises InputError, one line with the file and the field, where it is missing or
     not whole."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise InputError(f"{path} is too large for a baseline ({_MAX_BYTES >> 20} MiB at most)")
-        data = parse_json(path.read_text(encoding="utf-8"))
+        data = parse_json(read_text(path))
     except FileNotFoundError:
         raise InputError(f"there is no baseline {path}: {_HOW.format(path=path)}") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -151,15 +148,16 @@ def _laid_out(value: object, margin: str) -> str:
 def update_baseline(path: Path, entries: Sequence[Snapshot], named: Collection[str] = ()) -> Baseline:
     """Put entries into the baseline in a file, in place of those of the same key; the others stay. The file is made
     if need be, and other processes that do the same wait. ``named`` are the steps whose names the user gave: they may
-    replace the entry of another input. Raises InputError, and UsageError where it cannot be written, or where an entry
-    would replace that of another input."""
+    replace the entry of another input. A link stays one: the file that it names is changed. Raises InputError, and
+    UsageError where it cannot be written, or where an entry would replace that of another input."""
+    file = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
-            old = load_baseline(path) if path.exists() else Baseline(path)
+        with _locked(file):
+            old = load_baseline(path) if os.path.lexists(file) else Baseline(path)
             _refuse_others(old, entries, named)
             new = old.updated(entries)
-            _replace(path, to_json(new))
+            _replace(file, to_json(new))
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
     return new

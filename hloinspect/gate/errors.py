@@ -21,6 +21,10 @@ class BudgetExceeded(HloInspectError):
         super().__init__(message)
         self.checked = checked
 
+    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[str, Checked]]:
+        """Return what makes the error again: it crosses processes, of pytest-xdist or a pool, and is copied."""
+        return type(self), (str(self), self.checked)
+
     @property
     def report(self) -> Report:
         """Return the report that was compared with the budget."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from hloinspect.decoding import Fault, decode, parse_toml, shown
+from hloinspect.decoding import Fault, decode, parse_toml, read_text, shown
 from hloinspect.errors import TargetError, printable
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
@@ -66,8 +66,8 @@ def target_config_text(target: Target) -> str:
     # An absolute path, which a user's file has, replaces the directory.
     path = _CONFIGS / target.xla_target_config
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+        return read_text(path)
+    except (OSError, ValueError) as exc:
         raise TargetError(f"{target.xla_target_config}: cannot read the XLA target config: {_reason(exc)}") from exc
 
 
@@ -154,7 +154,7 @@ def _overlay(below: Mapping[str, object], over: Mapping[str, object]) -> dict[st
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        return parse_toml(path.read_text(encoding="utf-8"))
+        return parse_toml(read_text(path))
     except tomllib.TOMLDecodeError as exc:
         raise TargetError(f"{path}: not valid TOML: {printable(str(exc))}") from exc
     except (OSError, ValueError, RecursionError) as exc:

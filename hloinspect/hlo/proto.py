@@ -66,7 +66,7 @@ class _Context:
     def __init__(self, proto: schema.HloModuleProto) -> None:
         self.proto = proto
         self.names = {computation.id: computation.name for computation in proto.computations}
-        self.payloads = proto.payloads
+        self.payloads = tuple(proto.payloads)  # what protobuf has in its place cannot be pickled
         self._index = proto.stack_frame_index
         self._stacks: dict[int, tuple[Frame, ...]] = {}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from hloinspect.decoding import read_text
 from hloinspect.errors import InputError
 
 STEP: Final = "step"
@@ -74,11 +75,14 @@ def _is_part_of_result(path: Path) -> bool:
     if path.name not in _PARTS:
         return False
     try:
-        manifest = json.loads((path.parent / "manifest.json").read_bytes())
-        text = (path.parent / "module.hlo.txt").read_bytes()
+        manifest = json.loads(read_text(path.parent / "manifest.json"))
+        text = path.parent / "module.hlo.txt"
+        if not isinstance(manifest, dict) or not text.is_file():
+            return False
+        with text.open("rb") as file:
+            return manifest.get("module_sha256") == hashlib.file_digest(file, "sha256").hexdigest()
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(manifest, dict) and manifest.get("module_sha256") == hashlib.sha256(text).hexdigest()
 
 
 def is_trace(text: str) -> bool:

@@ -24,6 +24,7 @@ from hloinspect.decoding import (
     decode,
     newer_version,
     parse_json,
+    read_text,
     shown,
 )
 from hloinspect.errors import InputError, printable
@@ -275,12 +276,12 @@ def load_result(directory: Path) -> CompileResult:
     directory = Path(directory)
     path = directory / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise InputError(
             f"{directory} holds no {MANIFEST}: it is not a finished result of `hloinspect compile`"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     manifest = manifest_from_json(text, path)
     result = result_in(directory, manifest)

@@ -409,7 +409,9 @@ def requested_in(manifest: Manifest, path: Path) -> RequestedRecord | None:
     try:
         return read_requested(manifest.requested, newer_version(manifest.versions["hloinspect"]))
     except Fault as fault:
-        raise not_whole(path, fault.below("requested"), asdict(manifest)) from None
+        # Not asdict: what stands in ``requested`` is not checked yet, and may be nested too deeply to be copied.
+        known = {name: getattr(manifest, name) for name in ("step", "target", "devices", "versions")}
+        raise not_whole(path, fault.below("requested"), known) from None
 
 
 def read_requested(data: Mapping[str, object], newer: str = "") -> RequestedRecord:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.decoding import Fault, decode, parse_toml
+from hloinspect.decoding import Fault, decode, parse_toml, read_text
 from hloinspect.errors import UsageError, printable
 from hloinspect.rules.choice import Choice, checked_codes, checked_severity
 
@@ -56,7 +56,7 @@ def find_project(folder: Path) -> Project | None:
 
 def _table(file: Path) -> ProjectTable | None:
     try:
-        return _decoded(file.read_text(encoding="utf-8"))
+        return _decoded(read_text(file))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{file}: {printable(str(error))}") from None
     except Fault as fault:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -133,6 +133,10 @@ def test_a_line_that_is_cut_off_is_no_message(message: Message, data: st.DataObj
         "3\n",
         "\n",
         "{" * 2000 + "\n",
+        "[" * 200_000 + "\n",
+        '{"kind": "\\ud800"}\n',
+        '{"kind": "started", "number": "\\ud800"}\n',
+        '{"kind": "started", "number": 1' + "0" * 5000 + "}\n",
     ],
 )
 def test_what_else_is_printed_is_no_message(line: str) -> None:
@@ -154,15 +158,7 @@ def log() -> Iterator[IO[bytes]]:
 
 
 def messages_of(code: str, log: IO[bytes], timeout_s: float = 60.0, stop: threading.Event | None = None):  # type: ignore[no-untyped-def]
-    child = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-        encoding="utf-8",
-        start_new_session=True,
-    )
+    child = process.start_python(["-c", code], dict(os.environ), log)
     try:
         found = list(process.conversation(child, SMALLEST, timeout_s, stop))
         child.wait(timeout=30)
@@ -175,6 +171,12 @@ def test_what_a_child_prints_between_its_messages_is_passed_over(log: IO[bytes])
     progress, done = line_of(protocol.Progress(text="a")), line_of(protocol.Done())
     code = f"print('hello'); print({progress!r}); print('{{}}'); print({done!r})"
     assert messages_of(code, log) == ([protocol.Progress(text="a"), protocol.Done()], 0)
+
+
+def test_bytes_that_are_no_text_between_messages_are_passed_over(log: IO[bytes]) -> None:
+    printed = b"\xff\xfe caf\xe9\n" + line_of(protocol.Done()).encode()
+    code = f"import os; os.write(1, {printed!r})"
+    assert messages_of(code, log, timeout_s=10.0) == ([protocol.Done()], 0)
 
 
 def test_a_child_that_dies_within_a_line_is_one_that_died(log: IO[bytes]) -> None:

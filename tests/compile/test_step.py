@@ -225,6 +225,18 @@ def exits():
 def leaves():
     os._exit(5)
 
+def forks():
+    if os.fork() == 0:
+        sys.exit(1)  # of the other process
+    os.wait()
+    raise ValueError("the step's own")
+
+class Odd(BaseException):
+    pass
+
+def raises_oddly():
+    raise Odd("no Exception")
+
 def waits():
     time.sleep(600)
 
@@ -267,6 +279,8 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("steps.py:is_killed", r"killed by SIGKILL \(out of memory\?\)"),
         ("steps.py:exits", r"called sys\.exit\(3\)"),
         ("steps.py:leaves", r"ended with code 5 and no result"),
+        ("steps.py:forks", r"^ValueError: the step's own \("),
+        ("steps.py:raises_oddly", r"^Odd: no Exception \("),
         ("steps.py:returns_nothing", r"returned None: a step returns jax\.jit"),
         ("steps.py:needs_arguments", r"needs arguments \(params, batch\)"),
         ("steps.py:smal", r"has no function 'smal'; did you mean small\?"),

@@ -221,3 +221,25 @@ def made(name: str, folder: Path) -> Path:
         compiled_directory(home, "gb200_save")
     home.mkdir(exist_ok=True)
     return home
+
+
+def test_a_link_to_a_device_without_an_end_is_refused_by_every_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compiled_directory(tmp_path / "made", "gb200_save")
+    (made / "manifest.json").unlink()
+    for link in (made / "manifest.json", tmp_path / "b.json", tmp_path / "t.toml"):
+        link.symlink_to("/dev/zero")
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        ["inspect", "made/module.hlo.txt", "--target", "t.toml"],
+        ["inspect", str(SMALL), "--target", "t.toml"],
+        ["check", str(SMALL), "--target", "gb200", "--baseline", "b.json"],
+        ["check", str(SMALL), "--target", "gb200", "--baseline", "b.json", "--update-baseline"],
+        ["compile", "no_such_package:step", "--target", "gb200", "--autotune-results", "b.json", "-o", "out"],
+    ]
+    for command in commands:
+        result = CliRunner().invoke(main, command)
+        assert (result.exit_code, result.output.count("\n")) == (2, 1), (command, result.output)
+        assert result.output.startswith("hloinspect: error: ")
+    assert (tmp_path / "b.json").is_symlink()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 import pytest
@@ -21,6 +23,7 @@ from hloinspect.decoding import (
     newer_version,
     parse_json,
     parse_toml,
+    read_text,
     shown,
 )
 
@@ -123,6 +126,21 @@ def test_a_key_of_a_newer_and_of_an_older_version_is_told_apart_from_a_misspelt_
     newer = "it has the key 'itemz', which hloinspect 9.1 knows and this version ("
     assert said(data, newer="9.1").startswith(newer)
     assert said(data, older=("itemz",)) == "it has the key 'itemz' of an older version"
+
+
+@pytest.mark.parametrize("key", ["count", "ms", "items", "by_name", "counts", "pairs"])
+def test_half_a_character_where_no_text_is_expected_is_a_fault(key: str) -> None:
+    # JSON can spell half of a pair of UTF-16, which no encoder takes: msgspec raises UnicodeEncodeError for it
+    found = said(parse_json(json.dumps({**LEAST, key: "\ud800"})))
+    assert found.startswith(f"{key}: expected ")
+    assert found.isprintable()
+    inner = json.dumps({**LEAST, "items": [{**ITEM, "bytes": "\udfff"}]})
+    assert said(parse_json(inner)).startswith("items[0].bytes: expected a whole number of 0 or more, found ")
+
+
+def test_a_file_without_an_end_is_too_large() -> None:
+    with pytest.raises(ValueError, match=r"it is too large \(64 MiB at most\)"):
+        read_text(Path("/dev/zero"))
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1" + "0" * 30, "-1" + "0" * 5000])

@@ -172,6 +172,36 @@ def reason_of(result: Result) -> str:
     return line
 
 
+def test_a_link_to_a_baseline_stays_a_link(tmp_path: Path, baseline: Path, snapshot: Snapshot) -> None:
+    link, dangling = tmp_path / "links" / "link.json", tmp_path / "dangling.json"
+    link.parent.mkdir()
+    link.symlink_to("../baseline.json")
+    dangling.symlink_to("later.json")
+    update_baseline(link, [dataclasses.replace(snapshot, step="other")])
+    update_baseline(dangling, [snapshot])
+    assert (link.is_symlink(), dangling.is_symlink(), (tmp_path / "later.json").is_file()) == (True, True, True)
+    assert [entry.step for entry in load_baseline(baseline).entries] == ["optimizer", "other"]
+    assert sorted(path.name for path in link.parent.iterdir()) == ["link.json"]
+
+
+def test_a_link_that_goes_nowhere_is_not_replaced(tmp_path: Path) -> None:
+    circle, gone = tmp_path / "circle.json", tmp_path / "gone.json"
+    circle.symlink_to("circle.json")
+    gone.symlink_to("no_such_folder/b.json")
+    for path, words in ((circle, "is not a baseline: Too many levels of symbolic links"), (gone, "cannot write")):
+        result = check(SAVE, "--target", "gb200", "--baseline", path, "--update-baseline")
+        assert (result.exit_code, words in result.output, path.is_symlink()) == (2, True, True)
+
+
+def test_names_in_what_is_said_of_a_baseline_are_printable(tmp_path: Path) -> None:
+    path = tmp_path / "a\x1b[31m\n.json"
+    result = check(SAVE, "--target", "gb200", "--baseline", path, "--update-baseline")
+    assert result.stderr == f"{tmp_path}/a?[31m?.json: 1 of 1 entries recorded\n"
+    (tmp_path / "b.hlo").write_text("HloModule b\n")
+    result = check(SAVE, tmp_path / "b.hlo", "--target", "gb200", "--baseline", path, "--update-baseline")
+    assert f"{tmp_path}/a?[31m?.json was not changed, since not all steps could be read\n" in result.stderr
+
+
 def test_a_baseline_that_is_gone_is_reported_before_anything_is_read(tmp_path: Path) -> None:
     result = check("no/such/step.hlo", "--target", "gb200", "--baseline", tmp_path / "gone.json")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 from pathlib import Path
 
@@ -29,6 +31,15 @@ def test_what_is_within_is_returned_and_what_is_over_is_raised_with_the_report()
     assert caught.value.report.step == checked.report.step
     assert len(list(caught.value.report)) == len(checked.report.transfers) + len(checked.report.findings)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("target", "kind"), [("gb200", BudgetExceeded), (None, NotEnoughEvidence)])
+def test_the_error_can_be_copied_and_sent_to_another_process(target: str | None, kind: type[BudgetExceeded]) -> None:
+    with pytest.raises(kind) as caught:
+        hloinspect.check(SMALL, target=target, budget="stall=1%")
+    for again in (copy.copy(caught.value), pickle.loads(pickle.dumps(caught.value))):
+        assert (type(again), str(again)) == (kind, str(caught.value))
+        assert again.report == caught.value.report
 
 
 def test_an_unknown_is_raised_unless_it_is_allowed() -> None:

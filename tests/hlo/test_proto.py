@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -77,6 +78,12 @@ def test_a_backend_config_is_found_inline_in_a_payload_or_in_the_modules_table()
     entry = parse_proto(zoo(move).SerializeToString()).entry
     places = [parameter.backend_config.get("where") for parameter in entry.parameters[:5]]
     assert places == ["table 0", "table 1", "inline", "old field", None]
+
+
+def test_a_module_can_be_sent_to_another_process() -> None:
+    module = parse_proto(zoo_proto())
+    again = pickle.loads(pickle.dumps(module))
+    assert read_everything(again) == read_everything(module)
 
 
 def test_a_missing_payload_is_refused_at_its_first_use() -> None:

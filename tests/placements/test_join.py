@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hloinspect.decoding import Fault
 from hloinspect.errors import InputError
 from hloinspect.hlo.text import parse_text
-from hloinspect.inputs.manifest import load_result
+from hloinspect.inputs.manifest import load_result, manifest_from_json
 from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.placements.assign_requests import STRONG, assign_transfers
 from hloinspect.placements.audit import audit
@@ -234,6 +234,14 @@ def test_a_manifest_that_is_not_whole_is_one_line(tmp_path: Path, damage: dict[s
         requested_in(manifest, tmp_path / "manifest.json")
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"{tmp_path}/manifest.json is not a whole hloinspect.manifest/1: ")
+
+
+def test_a_manifest_whose_requests_are_nested_too_deeply_is_one_line(tmp_path: Path) -> None:
+    made = load_result(compiled_directory(tmp_path / "made", "gb200_save")).manifest
+    path = tmp_path / "manifest.json"
+    text = replace(made, requested={"source": "@"}).to_json().replace('"@"', "[" * 4000 + "]" * 4000)
+    with pytest.raises(InputError, match=r"not a whole hloinspect.manifest/1: requested.requests is missing"):
+        requested_in(manifest_from_json(text, path), path)
 
 
 def test_a_request_for_the_value_of_no_request_is_refused() -> None:

@@ -40,14 +40,16 @@ from hloinspect.inputs import manifest as result
 def main() -> int:
     """Serve one request; the exit code is 0 whenever an answer was given."""
     request, stream = _take_over_streams()
+    own_pid = os.getpid()
 
     def send(message: Message) -> None:
-        protocol.send(message, stream)
+        if os.getpid() == own_pid:  # a process that the step's code forks has the stream too, and may end first
+            protocol.send(message, stream)
 
     job = Job(request.compilation, send)
     try:
         serve(request, job)
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:
         detail = "".join(traceback.format_exception(error))[-8000:]
         send(protocol.Failed(error=_error_text(job, error), detail=detail))
     else:
