@@ -33,7 +33,7 @@ MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of 
 PUT: Final = "put"
 OPERATION: Final = "operation"
 
-# Who asks.
+# Who requests a move.
 POLICY: Final = "policy"
 DEVICE_PUT: Final = "device_put"
 ANNOTATION: Final = "annotation"

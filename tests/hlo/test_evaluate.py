@@ -379,7 +379,7 @@ def run_loop(
 def small_loops(draw: st.DrawFn) -> tuple[int, int, int, str, str, str, bool]:
     """Draw start, stride, limit, direction, operation, type and whether the limit is on the left.
 
-    Start and limit are 200 apart at most: a loop of more iterations leaves its type or never ends.
+    Start and limit differ by 200 at most: a loop of more iterations leaves its type or never ends.
     """
     dtype = draw(st.sampled_from(INTEGERS))
     bits, signed = int(dtype[1:]), dtype[0] == "s"

@@ -1,4 +1,4 @@
-"""What of MaxText's command can be told without MaxText: arguments, names, complaints, memory of a host, the answer."""
+"""MaxText's command without MaxText: arguments, names, complaints, memory of a host, the answer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def program(tmp_path: Path) -> SimpleNamespace:
-    """As much of MaxText's program as is asked where its configurations lie."""
+    """As much of MaxText's program as is needed to find its configurations."""
     (tmp_path / "base.yml").write_text("")
     return SimpleNamespace(pyconfig=SimpleNamespace(MAXTEXT_CONFIGS_DIR=str(tmp_path)))
 

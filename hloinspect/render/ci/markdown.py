@@ -21,7 +21,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     Below it stand what nobody looked for, what changed for each step that did not pass, and what is new and which
     figures differ for each step with a baseline.
     """
-    word = _WORDS.get(overall(checks, allow_unknown, unread), "could not tell")
+    word = _WORDS.get(overall(checks, allow_unknown, unread), "not enough evidence")
     lines = [f"### hloinspect: {word}", ""]
     lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
     for checked in checks:

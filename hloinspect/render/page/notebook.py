@@ -24,7 +24,7 @@ def to_html(report: Report) -> str:
             parts.append(f"<p>the {_MAX_ROWS} that wait the longest, of {len(report.transfers):,}</p>")
     if report.findings:
         parts.append(f"<ul>{''.join(_finding(finding) for finding in report.findings)}</ul>")
-    parts += [f"<p>cannot tell: {_clean(unknown.reason)}</p>" for unknown in report.unknown]
+    parts += [f"<p>not known: {_clean(unknown.reason)}</p>" for unknown in report.unknown]
     return f"<div>{''.join(parts)}</div>"
 
 

@@ -83,7 +83,7 @@ def _head(report: Report, width: int) -> list[str]:
 def _step(report: Report, width: int) -> list[str]:
     step = report.step.measured
     if step is None:
-        return [click.style("no step was measured", fg="magenta") + ": see 'cannot tell' below"]
+        return [click.style("no step was measured", fg="magenta") + ": see 'not known' below"]
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"

@@ -13,7 +13,7 @@ from hloinspect.report.schema import Unknown
 
 def unknown_lines(unknown: Iterable[Unknown], width: int) -> list[str]:
     """Return what a report could not determine, and how to get it."""
-    texts = (f"cannot tell: {clean(one.reason)}. Try: {clean(one.remedy)}" for one in unknown)
+    texts = (f"not known: {clean(one.reason)}. Try: {clean(one.remedy)}" for one in unknown)
     return [click.style(line, fg="magenta") for text in texts for line in wrapped(text, width, 0, 3)]
 
 

@@ -108,7 +108,7 @@ def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
     nothing = [] if report.transfers else wrapped(_nothing(report), width, 0, 3)
     if step is None:
-        return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
+        return [*nothing, click.style("no prediction", fg="magenta") + ": see 'not known' below"]
     if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"

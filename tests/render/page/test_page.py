@@ -352,7 +352,7 @@ def test_a_report_alone_gives_a_page_without_a_timeline_that_says_so(scan: api.I
     assert found.data["sides"][0]["transfers"]["count"] == len(scan.report.transfers)
 
 
-def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> None:
+def test_without_a_target_the_page_says_what_is_not_known(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     result = report(SMALL, "-o", file)
     assert result.exit_code == 3
