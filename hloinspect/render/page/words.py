@@ -35,7 +35,7 @@ class Figure:
     mood: str = USED
 
 
-def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
+def summary_step(report: Report) -> MeasuredStep | PredictedStep | None:
     """Return the step that the summary shows: the measured one where there is one."""
     return report.step.measured or report.step.predicted
 
@@ -62,7 +62,7 @@ def _target(report: Report) -> str:
 
 def verdict_of(report: Report) -> Verdict:
     """Return the answer for somebody who reads one sentence."""
-    step = figures_of(report)
+    step = summary_step(report)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)
     doubt = next((clean(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
     counted = _counted(report)
@@ -117,7 +117,7 @@ def range_text(low_ms: float, high_ms: float) -> str:
 
 def summary_figures(report: Report) -> list[Figure]:
     """Return the figures of the summary, in order."""
-    step = figures_of(report)
+    step = summary_step(report)
     found: list[Figure] = []
     if isinstance(step, MeasuredStep):
         seen = f"measured, mean of {step.steps_analyzed:,} steps, {range_text(step.step_ms.min, step.step_ms.max)}"
