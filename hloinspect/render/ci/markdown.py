@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.explain import amount_text, amount_texts, changed_metrics, percent_text
 from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
@@ -64,9 +64,9 @@ def _row(checked: Checked, result: BudgetResult) -> str:
 
 def _cell(text: str) -> str:
     """Return text that neither ends a cell nor begins a tag."""
-    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace("|", "\\|").replace("`", "'")
 
 
 def _line(text: str) -> str:
-    return clean(text).replace("```", "'''")
+    return printable(text).replace("```", "'''")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.report.schema import MeasuredStep, MemoryInfo, PredictedStep, Report
 from hloinspect.thresholds import SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, time_text
@@ -44,7 +44,7 @@ def kind_text(report: Report) -> str:
     """Return how the figures were obtained, in words."""
     target, trace = report.target, report.trace
     if trace is not None:
-        what = f"{len(report.devices)} x {clean(trace.device_type) or 'device'}"
+        what = f"{len(report.devices)} x {printable(trace.device_type) or 'device'}"
         hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
         text = f"Measured: read from a profile of {what}{hosts}."
         return f"{text} Predicted beside it for {_target(report)}." if report.step.predicted and target else text
@@ -57,14 +57,14 @@ def kind_text(report: Report) -> str:
 
 def _target(report: Report) -> str:
     assert report.target is not None
-    return f"{report.target.devices} x {clean(report.target.name)}"
+    return f"{report.target.devices} x {printable(report.target.name)}"
 
 
 def verdict_of(report: Report) -> Verdict:
     """Return the answer for somebody who reads one sentence."""
     step = summary_step(report)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)
-    doubt = next((clean(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
+    doubt = next((printable(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
     counted = _counted(report)
     errors = sorted({finding.code for finding in report.findings if finding.severity == "error"})
     wrong = f"Yet something is wrong: {', '.join(errors)}." if errors else ""
