@@ -117,6 +117,6 @@ def culprits(report: Report) -> list[str]:
             continue
         source = transfer.source
         where = f"{printable(source.file)}:{source.line}" if source else printable(transfer.computation)
-        waits = f"{transfer.direction} {transfer.id} waits {time_text(times.wait_ms)}"
-        found.append(f"{waits}: {printable(transfer.reason)}  {where}")
+        head = f"{transfer.direction} {transfer.id} waits {time_text(times.wait_ms)}"
+        found.append(f"{head}: {printable(transfer.reason)}  {where}")
     return found
