@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import hloinspect
 from hloinspect.analyze import inspect as api
@@ -31,7 +31,7 @@ from hloinspect.report.schema import FindingInfo, Report, RuleNotRun
 from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.registry import RULES
-from tests.support.gate_samples import SMALL
+from tests.support.gate_samples import SMALL, check
 from tests.support.places import CASES, SUPPORT
 from tests.support.rules_samples import fixture
 
@@ -42,10 +42,6 @@ STALL = ("--target", "gb200", "--budget", "stall=90%")
 RENDERERS = (check_text, check_json, junit, sarif, github, markdown)
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="compiling needs hloinspect[cuda]")
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
