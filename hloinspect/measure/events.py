@@ -10,11 +10,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy
+from hloinspect.kinds import D2H, ClassifiedBy
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
 from hloinspect.measure.memcpy import CopyKind, copy_kind
-from hloinspect.offload.transfers import D2H
 from hloinspect.profiles.xplane import Columns, Plane, StatColumn
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID
 from hloinspect.profiles.xplane.space import REF

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
-from hloinspect.kinds import ClassifiedBy, Platform
+from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
 from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
 from hloinspect.measure.host import Launches, step_marks
@@ -18,7 +18,6 @@ from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
-from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import Direction
+from hloinspect.kinds import D2H, H2D, Direction
 from hloinspect.measure.figures import (
     DUPLEX,
     LATENCY,
@@ -24,7 +24,6 @@ from hloinspect.measure.figures import (
     Measurement,
     weighted_percentiles,
 )
-from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.xplane import Plane
 from hloinspect.timeline.intervals import union
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import SetAsideReason
+from hloinspect.kinds import D2H, SetAsideReason
 from hloinspect.measure import events, join
 from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
 from hloinspect.measure.join import DONE, START, WHOLE, ProgramJoin
@@ -25,12 +25,11 @@ from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Busy, Moves, figures,
 from hloinspect.measure.queue import CLEAN_SHARE, MODULES, OPS
 from hloinspect.measure.steps import CLOCK, IMPOSSIBLE, MISSING, WARM_UP, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
-from hloinspect.offload.transfers import D2H
 from hloinspect.profiles.xplane import EventMetadata, Plane
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
 from hloinspect.profiles.xplane.wire import WireError, fields
 from hloinspect.timeline.spans import Ints, union
-from hloinspect.units import listed
+from hloinspect.units import PS_PER_MS, listed
 
 Flags = NDArray[np.bool_]
 PEAK_HBM = "peak_hbm_bw_gigabytes_per_second"
@@ -421,15 +420,15 @@ def _impossible(
         number = int(step[event])
         if not reasons[number]:
             reasons[number] = IMPOSSIBLE
-            took = (int(trace.end_ps[event]) - int(trace.start_ps[event])) / 1e9
-            needs = int(trace.least_ps[trace.op[event]]) / 1e9
+            took = (int(trace.end_ps[event]) - int(trace.start_ps[event])) / PS_PER_MS
+            needs = int(trace.least_ps[trace.op[event]]) / PS_PER_MS
             details[number] = f"{trace.ops[trace.op[event]].name} took {took:.3g} ms, its bytes need {needs:.3g} ms"
     sound = np.array([reason in ("", IMPOSSIBLE) for reason in reasons], np.bool_)
     median = float(np.median(time_ps[sound])) if sound.any() else 0.0
     for number in np.flatnonzero(np.abs(time_ps - median) > CLEAN_SHARE * median).tolist():
         if not reasons[number]:
             reasons[number] = CLOCK
-            details[number] = f"{(time_ps[number] - median) / 1e9:+.3g} ms off the median"
+            details[number] = f"{(time_ps[number] - median) / PS_PER_MS:+.3g} ms off the median"
     return (
         "the device's clock jumps: some operations are faster than HBM allows, so that steps more than "
         f"{100 * CLEAN_SHARE:.1f} % off the median were set aside too",

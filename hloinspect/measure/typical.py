@@ -8,20 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Moves
 from hloinspect.timeline.spans import Ints
-from hloinspect.timeline.timeline import (
-    COLLECTIVE,
-    COMPUTE,
-    D2H,
-    H2D,
-    WAIT,
-    Interval,
-    IntervalKind,
-    Segment,
-    Stream,
-    Timeline,
-)
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, IntervalKind, Segment, Stream, Timeline
 
 MAX_EVENTS = 200_000
 """The number of events up to which a step is kept."""

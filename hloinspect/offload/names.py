@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hloinspect.offload.transfers import D2H, Offload, Transfer
+from hloinspect.kinds import D2H
+from hloinspect.offload.transfers import Offload, Transfer
 
 
 @dataclass(frozen=True, slots=True)

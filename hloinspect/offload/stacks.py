@@ -19,11 +19,11 @@ from itertools import product
 from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
-from hloinspect.kinds import Direction
+from hloinspect.kinds import D2H, Direction
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.program import Program
 from hloinspect.offload.slices import byte_strides, offset_bytes, passed_on
-from hloinspect.offload.transfer import D2H, Transfer
+from hloinspect.offload.transfer import Transfer
 
 MAX_EXECUTIONS = 10_000
 """Most executions of transfers that are followed in a step. More would take too long."""

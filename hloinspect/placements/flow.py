@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from hloinspect.decoding import MOST_WHOLE, Bounds, Count, Fault, decode, newer_version
-from hloinspect.kinds import Direction, PlacementBy, RequestedFrom
-from hloinspect.offload.transfer import D2H, H2D
+from hloinspect.kinds import D2H, H2D, Direction, PlacementBy, RequestedFrom
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import Manifest

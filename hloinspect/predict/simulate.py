@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hloinspect.hardware.target import Target
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.pairs import Key
-from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.offload.transfers import Transfer
 from hloinspect.predict.contention import MAX_TAKEN, Idle, Kernels, SideStream
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import Link, Rates, Served, rates_of

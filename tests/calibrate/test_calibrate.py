@@ -17,10 +17,10 @@ from hloinspect.cli import main
 from hloinspect.errors import HloInspectError, InputError, TargetError, UsageError
 from hloinspect.hardware import load_target
 from hloinspect.hlo.schema import hlo_pb2 as hlo
+from hloinspect.kinds import D2H, H2D
 from hloinspect.measure.figures import D2H_RATE, DUPLEX, H2D_RATE, KEYS, LATENCY, MATMUL
 from hloinspect.measure.memcpy import CopyKind, copy_kind
 from hloinspect.measure.queue import Event, fit_rates, modelled_waits
-from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.predict import predict
 from tests.support.gpu_copies import LARGE, MS, US, Gpu, details, machine
 from tests.support.places import ROOT

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hloinspect.hlo import load_module
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import Offload, Transfer, find_offload
 from tests.support.places import ROOT
 
 CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corpus"))

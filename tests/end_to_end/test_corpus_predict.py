@@ -10,8 +10,8 @@ import pytest
 
 from hloinspect.hardware import load_target, with_link
 from hloinspect.hlo.load import load_module
-from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL
-from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
+from hloinspect.kinds import D2H, EXPOSED, H2D, HIDDEN, PARTIAL
+from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict import Prediction, predict
 from hloinspect.predict.scenario import scenarios
 from hloinspect.predict.schedule import Run, device_count, schedule_of

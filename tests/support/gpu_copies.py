@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.kinds import D2H, H2D
 from tests.support.xspace_builder import TraceBuilder
 
 US, MS = 1_000_000, 1_000_000_000

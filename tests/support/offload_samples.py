@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hloinspect.hlo import Module
 from hloinspect.hlo.load import load_module_bytes
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.program import build_program
 from hloinspect.offload.slices import SliceCheck, check_slices
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer, find_offload
+from hloinspect.offload.transfers import Offload, Transfer, find_offload
 
 GPU = ', backend_config={"operation_queue_id":"1"}'
 STACK_BYTES, SLICE_BYTES = 8 * 64 * 4, 64 * 4

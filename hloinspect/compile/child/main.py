@@ -35,6 +35,7 @@ from hloinspect.compile.child.message import ChildError, one_line
 from hloinspect.compile.flags import Option
 from hloinspect.compile.protocol import CompileOne, FlagSet, Message, Request
 from hloinspect.inputs import manifest
+from hloinspect.placements.requested import HOST_KIND, TO_HOST
 
 
 def main() -> int:
@@ -391,8 +392,8 @@ def _memory(compiled: Compiled) -> dict[str, int]:
 def notes_of_lost_offload(stablehlo: str, text: str) -> list[str]:
     """Return a note where the module keeps less in host memory than was requested: XLA drops some offloads without a
     word, as where a D2H and its H2D with no barrier between fold into nothing."""
-    annotations = len(re.findall(r'_xla_buffer_placement = "(?:un)?pinned_host"', stablehlo))
-    arguments = len(re.findall(r'mhlo\.memory_kind = "(?:un)?pinned_host"', stablehlo))
+    annotations = len(TO_HOST.findall(stablehlo))
+    arguments = len(HOST_KIND.findall(stablehlo))
     layouts = text.partition("\n")[0].count("S(5)")
     if annotations + arguments and "S(5)" not in text:
         return [

@@ -10,19 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hloinspect.errors import printable
+from hloinspect.kinds import D2H, H2D
 from hloinspect.render.page.memory_curve import MemoryCurve, SegmentCurve
-from hloinspect.timeline.timeline import (
-    COLLECTIVE,
-    COMPUTE,
-    D2H,
-    H2D,
-    WAIT,
-    Interval,
-    IntervalKind,
-    Segment,
-    Stream,
-    Timeline,
-)
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, IntervalKind, Segment, Stream, Timeline
 
 MAX_INTERVALS = 20_000
 """Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
