@@ -7,7 +7,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events
@@ -18,12 +17,10 @@ from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, fi
 from hloinspect.measure.runs import StepMarks, runs_on
 from hloinspect.measure.steps import IMPOSSIBLE, UNANNOTATED, WARM_UP, Runs, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
-from hloinspect.measure.waits import LaunchTimes, Stream, charge_waits, done_table
-from hloinspect.timeline.spans import Ints, Spans, union
+from hloinspect.measure.waits import FAR, LaunchTimes, Stream, charge_waits, done_table
+from hloinspect.timeline.spans import Flags, Ints, Spans, union
 from hloinspect.units import listed
 
-Flags = NDArray[np.bool_]
-_FAR = np.int64(1) << np.int64(60)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _OTHER_COPIES = (events.OTHER_TO_HOST, events.OTHER_FROM_HOST)
 MANY = 0.8
@@ -204,7 +201,7 @@ def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
     if len(step) and int(np.min(step)) < 0:
         own = np.flatnonzero(step >= 0)
         step, start, finish = step[own], start[own], finish[own]
-    begin, end = np.full(steps, _FAR, np.int64), np.full(steps, -_FAR, np.int64)
+    begin, end = np.full(steps, FAR, np.int64), np.full(steps, -FAR, np.int64)
     begin[step[::-1]] = start[::-1]  # sorted: the earliest is written last
     np.maximum.at(end, step, finish)
     begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is empty

@@ -26,6 +26,7 @@ from hloinspect.measure.figures import (
 )
 from hloinspect.profiles.xplane import Plane
 from hloinspect.timeline.intervals import union
+from hloinspect.timeline.spans import Ints
 
 LARGE_BYTES = 1 << 23
 """The size from which on copies give a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""
@@ -53,7 +54,6 @@ ROCM = (
 _DEVICE = frozenset({"device", "device_static"})
 _HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}
 _OLD_NAMES: Mapping[str, Direction] = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,9 @@ from hloinspect.measure.typical import Work, typical_step
 from hloinspect.profiles.xplane import EventMetadata, Plane
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
 from hloinspect.profiles.xplane.wire import WireError, fields
-from hloinspect.timeline.spans import Ints, union
+from hloinspect.timeline.spans import Flags, Ints, union
 from hloinspect.units import PS_PER_MS, listed
 
-Flags = NDArray[np.bool_]
 PEAK_HBM = "peak_hbm_bw_gigabytes_per_second"
 HBM_SLACK = 0.9
 """The least time of an operation, as a share of the time that its bytes take at the peak rate of HBM. A faster one

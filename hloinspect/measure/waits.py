@@ -17,9 +17,8 @@ from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop, ProgramJoin
 from hloinspect.measure.steps import innermost_bounds
-from hloinspect.timeline.spans import Ints
+from hloinspect.timeline.spans import Flags, Ints
 
-Flags = NDArray[np.bool_]
 FAR = np.int64(1) << np.int64(60)
 _NEVER = np.int64(-2)
 

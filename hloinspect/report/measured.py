@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, verdict_of
+from hloinspect.measure.figures import Floats
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
     AllSteps,
@@ -28,7 +29,6 @@ from hloinspect.report.schema import (
 )
 from hloinspect.units import PS_PER_MS, time_text
 
-Floats = NDArray[np.float64]
 _RATE = 1e3  # bytes a picosecond in GB/s
 
 

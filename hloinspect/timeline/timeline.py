@@ -23,6 +23,8 @@ WAIT: Final = "wait"
 START: Final = "start"
 DONE: Final = "done"
 
+KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

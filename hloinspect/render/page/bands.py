@@ -12,12 +12,21 @@ from dataclasses import dataclass, replace
 from hloinspect.errors import printable
 from hloinspect.kinds import D2H, H2D
 from hloinspect.render.page.memory_curve import MemoryCurve, SegmentCurve
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, IntervalKind, Segment, Stream, Timeline
+from hloinspect.timeline.timeline import (
+    COLLECTIVE,
+    COMPUTE,
+    KINDS,
+    WAIT,
+    Interval,
+    IntervalKind,
+    Segment,
+    Stream,
+    Timeline,
+)
 
 MAX_INTERVALS = 20_000
 """Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
 
-KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 LANES = ("main", "wait", "side", "communication", D2H, H2D)
 """The rows of a band, from the top; waits have their own, below the stream that waits."""
 

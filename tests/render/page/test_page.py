@@ -22,12 +22,12 @@ from hloinspect.cli import main
 from hloinspect.errors import UsageError
 from hloinspect.kinds import D2H
 from hloinspect.render.page import html_page
-from hloinspect.render.page.bands import KINDS, LANES, Band, Strings, encode_band, thinned, unit_ps
+from hloinspect.render.page.bands import LANES, Band, Strings, encode_band, thinned, unit_ps
 from hloinspect.render.page.elements import sentence
 from hloinspect.render.page.memory_curve import memory_curve
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Unknown
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Timeline, overlap
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, KINDS, WAIT, Interval, Segment, Timeline, overlap
 from tests.support.answers import answer_of
 from tests.support.gate_samples import FIXTURES, SMALL
 from tests.support.html_samples import HOSTILE_MODULE, HOSTILE_NAME, Page, column, parse_page, summed
