@@ -76,7 +76,7 @@ def find_offload(module: Module) -> Offload:
     transfers: list[Transfer] = []
     copies: list[HostCopy] = []
     for computation in program.computations():
-        candidates = _candidates(module, computation)
+        candidates = _candidates(computation)
         if not candidates:
             continue
         for index in candidates:
@@ -99,7 +99,7 @@ def find_offload(module: Module) -> Offload:
     )
 
 
-def _candidates(module: Module, computation: Computation) -> Sequence[int]:
+def _candidates(computation: Computation) -> Sequence[int]:
     """Return the places of the instructions with host memory in their result or among their operands, and a few others.
 
     Text prints no shapes of operands. So a kernel or a plain copy that only reads host memory has no S(5) in its own

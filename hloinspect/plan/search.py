@@ -66,7 +66,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     policy = session.policy_of(at.settings)
     return SearchResult(
         point=at.number,
-        policy_code=code_of(session, at, policy),
+        policy_code=policy_code(session, policy),
         flags_line=" ".join(f"--{flag.lstrip('-')}" for flag in _flags(session, at)),
         moves=tuple(moves),
         tried=len(session.points),
@@ -74,7 +74,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     )
 
 
-def code_of(session: Session, point: Point, policy: Policy) -> str:
+def policy_code(session: Session, policy: Policy) -> str:
     """Return the policy as a line of JAX, or as MaxText's keys."""
     if not session.subject.maxtext:
         return policy.code()

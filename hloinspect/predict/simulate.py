@@ -128,9 +128,9 @@ class Simulator:
 
     def _computation(self, name: str) -> None:
         for operation in self._schedule.operations[name]:
-            self._operation(name, operation)
+            self._operation(operation)
 
-    def _operation(self, name: str, operation: Operation) -> None:
+    def _operation(self, operation: Operation) -> None:
         match operation:
             case Run():
                 self._run_kernels(operation)
