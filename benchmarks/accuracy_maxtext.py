@@ -19,8 +19,9 @@ from accuracy_tables import markdown, number, versions
 
 from hloinspect.hardware import Target, load_target
 from hloinspect.hlo.load import load_module
+from hloinspect.kinds import D2H
 from hloinspect.memory.estimate import memory_of
-from hloinspect.offload.transfers import D2H, Offload, find_offload
+from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict import Prediction, predict
 from hloinspect.predict.schedule import Run, schedule_of
 

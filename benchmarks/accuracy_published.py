@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from accuracy_tables import Row, comparison, five_numbers, versions
 
 from hloinspect.hardware import Target, load_target
-from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.kinds import D2H, H2D
 from hloinspect.predict.collective import Collective
 from hloinspect.predict.cost import Cost
 from hloinspect.predict.link import Link, rates_of

@@ -32,7 +32,8 @@ from hloinspect.errors import TargetError
 from hloinspect.hardware import Target, load_target, target_of_device
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Module
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import Offload, Transfer, find_offload
 from hloinspect.predict import Prediction, predict
 from hloinspect.predict.scenario import scenarios
 

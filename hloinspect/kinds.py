@@ -1,7 +1,8 @@
 """The words that fields of results may hold, as closed sets, and the thresholds of the verdicts.
 
 A set is declared here where results of several rooms have it. Whoever decides between its words keeps them as
-constants. ``words_of`` gives the words of a set in the order in which they are declared.
+constants; those of a direction are here, since many rooms need them. ``words_of`` gives the words of a set in the order
+in which they are declared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Final, Literal, get_args
 
 Direction = Literal["d2h", "h2d"]
 """Device to host, and host to device."""
+
+D2H: Final = "d2h"
+H2D: Final = "h2d"
 
 Mechanism = Literal["dma", "kernel", "unknown"]
 """What moves the bytes: a copy engine, or a kernel that reads or writes host memory."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+PS_PER_MS = 1e9
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

@@ -50,8 +50,8 @@ EXAMPLES = "hypothesis_examples"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Commands keep what they compile in a folder of this run, so that a step that several documents show is compiled
-    once. Workers inherit it. Tests that test compiling call ``compile_step``, which keeps nothing unless it is told
-    to."""
+    once. Workers inherit it. Tests that test compiling call ``compile_step``, which keeps nothing unless a test
+    names a cache."""
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="hloinspect-tests-")
         config.add_cleanup(folder.cleanup)

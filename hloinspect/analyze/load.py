@@ -6,7 +6,6 @@ What only some inputs need is imported where it is used: looking at one small mo
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -71,6 +70,8 @@ def compile_input(
     found: Input, target: Target, options: CompileOptions, on_progress: Callable[[str], None] | None
 ) -> Loaded:
     """Compile a step and load the result. Raises HloInspectError."""
+    import tempfile
+
     from hloinspect.compile.known_errors import explained
     from hloinspect.compile.launch import compile_named
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from hloinspect.errors import printable
 from hloinspect.hardware.target import Target
 from hloinspect.measure.figures import D2H_RATE, DUPLEX, H2D_RATE, LATENCY, MATMUL, LeftOut, MeasuredFigure
 
@@ -23,8 +24,8 @@ def overlay_toml(base: Target, figures: Sequence[MeasuredFigure], left: Sequence
     rate alone the base's efficiency stays, and the rate is divided by it.
     """
     by_key = {figure.key: figure for figure in figures}
-    lines = [f"# Written by `hloinspect calibrate` from {_one_line(trace)}."]
-    lines += [f"# Left to {base.name}: {one.key}: {_one_line(one.reason)}" for one in left]
+    lines = [f"# Written by `hloinspect calibrate` from {printable(trace)}."]
+    lines += [f"# Left to {base.name}: {one.key}: {printable(one.reason)}" for one in left]
     lines += ["", f"base = {_quoted(base.name)}", f"title = {_quoted(f'{base.title}, calibrated')}"]
     both = D2H_RATE in by_key and H2D_RATE in by_key
     efficiency = base.link.efficiency.value if base.link is not None and not both else 1.0
@@ -65,10 +66,6 @@ def _number(value: float) -> str:
     return text if any(mark in text for mark in ".e") else f"{text}.0"
 
 
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
 def _quoted(text: str) -> str:
     """Return a basic string of TOML, whose escapes are JSON's."""
-    return json.dumps(_one_line(text), ensure_ascii=False)
+    return json.dumps(printable(text), ensure_ascii=False)

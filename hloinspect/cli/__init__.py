@@ -168,7 +168,7 @@ def _show_traceback() -> bool:
 )
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def main() -> None:
-    """Tell whether host transfers of a JAX step (activation or optimizer offload) hide behind compute.
+    """Show whether host transfers of a JAX step (activation or optimizer offload) hide behind compute.
 
     Before a run, and without an accelerator, from the compiled module; after a run from its profile.
     """

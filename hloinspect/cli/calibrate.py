@@ -85,15 +85,14 @@ def _amount(figure_key: str, value: float) -> str:
 
 
 def _text(found: Calibration, columns: int, written: str | None) -> str:
-    from hloinspect.errors import printable as clean
+    from hloinspect.errors import printable
     from hloinspect.render.terminal.table import Column, Layout, table
     from hloinspect.render.terminal.wrap import wrapped
 
-    device = f" ({clean(found.device)})" if found.device else ""
+    device = f" ({printable(found.device)})" if found.device else ""
     hosts = f" on {len(found.traces)} hosts" if len(found.traces) > 1 else ""
-    head = (
-        f"{clean(found.traces[0])}   {found.devices} x {found.platform.upper()}{device}{hosts}   base {found.base.name}"
-    )
+    devices = f"{found.devices} x {found.platform.upper()}{device}{hosts}"
+    head = f"{printable(found.traces[0])}   {devices}   base {found.base.name}"
     lines = [click.style(head, bold=True), ""]
     keys = [figure.key for figure in found.figures] + [one.key for one in found.left]
     shown = (Column(is_left=True, least=max(map(len, keys))), Column(is_left=True, least=30, is_wrapped=True))
@@ -103,15 +102,15 @@ def _text(found: Calibration, columns: int, written: str | None) -> str:
         low, high = _amount(figure.key, figure.low), _amount(figure.key, figure.high)
         spread = f" ({low} to {high})" if low != high else ""
         text = f"{_amount(figure.key, figure.value)}{spread}, measured: {figure.count:,} {figure.what}"
-        rows.append((figure.key, clean(text)))
+        rows.append((figure.key, printable(text)))
     lines += table(shown, rows, columns, layout)
     if not found.figures:
         lines.append(click.style("nothing was measured", fg="magenta"))
     lines += ["", f"left to {found.base.name}"] if found.left else []
-    lines += table(shown, [(one.key, clean(one.reason)) for one in found.left], columns, layout)
-    lines += ["", *(line for note in found.notes for line in wrapped(clean(note), columns))] if found.notes else []
+    lines += table(shown, [(one.key, printable(one.reason)) for one in found.left], columns, layout)
+    lines += ["", *(line for note in found.notes for line in wrapped(printable(note), columns))] if found.notes else []
     if found.figures:
-        name = clean(written) if written else "mytarget.toml"
+        name = printable(written) if written else "mytarget.toml"
         lines += [
             "",
             f"use it with --target {name}" if written else f"write it with -o {name}, then use it with --target",

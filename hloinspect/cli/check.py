@@ -99,8 +99,8 @@ def command(
     """Fail when host transfers cost a step more than its budget, or more than the baseline says.
 
     INPUT is what `hloinspect inspect` takes, or a profiler's trace; without one the steps of pyproject.toml are
-    checked. Times are predicted, of a trace measured. What cannot be told is a failure of its own (exit code 3), never
-    a pass.
+    checked. Times are predicted, of a trace measured. What is not known is a failure of its own (exit code 3), never a
+    pass.
     """
     from hloinspect.gate.budget import parse_budget
     from hloinspect.gate.config import GatedStep, load_gate

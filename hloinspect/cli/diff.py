@@ -90,6 +90,6 @@ def command(
         from hloinspect.render.terminal.diff_text import to_text
 
         text = to_text(found, width(sys.stdout), show_all)
-        sides = [f"cannot tell of {side}: {doubt}" for side, doubt in zip("AB", doubts, strict=True) if doubt]
+        sides = [f"not known of {side}: {doubt}" for side, doubt in zip("AB", doubts, strict=True) if doubt]
         emit("\n".join([text, *(["", *sides] if sides else [])]), output)
     return EXIT_UNKNOWN if any(doubts) else 0

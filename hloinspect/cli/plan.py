@@ -42,7 +42,7 @@ EXIT_NONE = 1
 @click.option("--point", "points", multiple=True, metavar="NAME=A,NAME=B", help="One point more; repeatable.")
 @click.option("--search", is_flag=True, help="Change one thing at a time for as long as the step gets faster.")
 @click.option("--time", "time_text", metavar="TIME", default="10m", show_default=True, help="What --search may take.")
-@click.option("--tensors", is_flag=True, help="Tell for each offloaded tensor what it buys: two compilations each.")
+@click.option("--tensors", is_flag=True, help="Show for each offloaded tensor what it gains: two compilations each.")
 @click.option("--target", "targets", metavar="NAME,NAME", help="Hardware to compile and judge for.")
 @click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
 @click.option(

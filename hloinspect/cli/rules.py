@@ -23,7 +23,7 @@ Examples:
 @click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of standard output.")
 def command(code: str | None, style: str, output: str | None) -> None:
     """List the rules, or show the page of CODE: what it finds, why it matters, what to do, and when not to."""
-    from hloinspect.rules.page import as_markdown, as_record, index_markdown
+    from hloinspect.render.data.rule_page import as_markdown, as_record, index_markdown
     from hloinspect.rules.registry import RULES, rule_of
 
     if code is None:

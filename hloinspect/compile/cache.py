@@ -74,7 +74,7 @@ def _contents(production: ProductionRun | None) -> list[object]:
 
 @functools.cache
 def _own_code() -> str:
-    """Return a hash of this package: it decides how kernels are lowered and what the compiler is told."""
+    """Return a hash of this package: it decides how kernels are lowered and what the compiler is given."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         with contextlib.suppress(OSError):

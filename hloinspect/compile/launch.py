@@ -1,4 +1,4 @@
-"""Compiles one step in a child process; every way in which that can fail becomes one CompileError."""
+"""Compile one step in a child process; every way in which that can fail becomes one CompileError."""
 
 from __future__ import annotations
 

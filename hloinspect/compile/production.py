@@ -1,4 +1,4 @@
-"""Reads what the production run had and a laptop has not: its XLA flags, its autotuning results, its PGLE profile.
+"""Read what the production run had and a laptop has not: its XLA flags, its autotuning results, its PGLE profile.
 
 With them the module that is checked is the module that is deployed. ``compile/child/tuned.py`` compiles with them and
 says what XLA used. No jax.

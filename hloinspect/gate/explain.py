@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.snapshot import Snapshot
 from hloinspect.units import bytes_text, time_text
 
@@ -28,7 +28,7 @@ def explanation(found: Difference, show_all: bool = False) -> list[str]:
     if len(shown) < len(found.transfers):
         lines.append(f"and {len(found.transfers) - len(shown)} more transfers (--all shows them)")
     lines += [finding_line(change) for change in found.findings]
-    return lines + [clean(line) for line in found.made]
+    return lines + [printable(line) for line in found.made]
 
 
 def transfer_line(change: TransferChange) -> str:
@@ -37,16 +37,16 @@ def transfer_line(change: TransferChange) -> str:
     from hloinspect.gate.findings import CAME, CHANGED
 
     group = change.group
-    line = f"{_LABELS[change.kind]:<8} {clean(tensor_group_text(group))}"
+    line = f"{_LABELS[change.kind]:<8} {printable(tensor_group_text(group))}"
     if change.kind == CHANGED:
-        line += f": {'; '.join(map(clean, change.what))}"
+        line += f": {'; '.join(map(printable, change.what))}"
     else:
         line += f" x{group.runs} ({bytes_text(group.bytes_per_step)} a step"
         if change.kind == CAME:
-            line += f", {clean(counts_text(group.verdicts))}"
+            line += f", {printable(counts_text(group.verdicts))}"
             line += f", waits {time_text(group.wait_ms)}" if group.wait_ms else ""
         line += ")"
-    where = clean(place(group))
+    where = printable(place(group))
     return f"{line}   {where}".rstrip()
 
 
@@ -60,9 +60,9 @@ def finding_line(change: FindingChange) -> str:
     line = f"{_LABELS[change.kind]:<8} {finding.code} {finding.severity} {finding.name}"
     if change.kind == CHANGED and change.before is not None:
         line += f" (was {change.before.severity})"
-    tensors = clean(finding_tensors_text(finding))
+    tensors = printable(finding_tensors_text(finding))
     line += f": {tensors}" if tensors else f" x{finding.count}" if finding.count > 1 else ""
-    return f"{line}   {clean(place(finding))}".rstrip()
+    return f"{line}   {printable(place(finding))}".rstrip()
 
 
 def amount_text(value: float | None, unit: str) -> str:
@@ -108,14 +108,14 @@ def percent_text(change: MetricChange) -> str:
 
 def snapshot_title(snapshot: Snapshot) -> str:
     """Return a text like ``train.py:step on 8 x gb200, predicted``."""
-    target = f" on {snapshot.devices} x {clean(snapshot.target)}" if snapshot.target else ""
-    return f"{clean(snapshot.step)}{target}, {snapshot.kind}"
+    target = f" on {snapshot.devices} x {printable(snapshot.target)}" if snapshot.target else ""
+    return f"{printable(snapshot.step)}{target}, {snapshot.kind}"
 
 
 def look_closer(source: str, target: str | None, devices: int | None = None, is_trace: bool = False) -> str:
     """Return the command that shows more of an input."""
-    words = ["hloinspect", "trace" if is_trace else "inspect", clean(source)]
-    words += ["--target", clean(target)] if target else []
+    words = ["hloinspect", "trace" if is_trace else "inspect", printable(source)]
+    words += ["--target", printable(target)] if target else []
     words += ["--devices", str(devices)] if target and devices and devices > 1 else []
     return shlex.join(words)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.budget import ABSOLUTE, FINDINGS, Budget, counts, family_of
 from hloinspect.gate.explain import amount_text, amount_texts, explanation, finding_line, look_closer
 from hloinspect.gate.gate import Checked, NewFinding, Unread
@@ -19,20 +19,20 @@ MAX_CULPRITS = 3
 
 def title_of_unread(unread: Unread) -> str:
     """Return a title like ``train.py:step (gb200)``."""
-    return clean(unread.name) + (f" ({clean(unread.target)})" if unread.target else "")
+    return printable(unread.name) + (f" ({printable(unread.target)})" if unread.target else "")
 
 
 def title(checked: Checked) -> str:
     """Return a title like ``train.py:step (8 x gb200)``."""
     target = checked.report.target
-    return clean(checked.name) + (f" ({target.devices} x {clean(target.name)})" if target else "")
+    return printable(checked.name) + (f" ({target.devices} x {printable(target.name)})" if target else "")
 
 
 def finding_text(finding: FindingInfo) -> str:
     """Return one line on a finding that no budget overrides: ``HLO301 (wrong values): ...; try: ...  (a.py:21)``."""
     place = f"  ({finding.source.file}:{finding.source.line})" if finding.source else ""
     meaning = BLOCKING[finding.code]
-    return clean(f"{finding.code} ({meaning}): {finding.message}; try: {finding.remedy}{place}")
+    return printable(f"{finding.code} ({meaning}): {finding.message}; try: {finding.remedy}{place}")
 
 
 def new_finding_lines(checked: Checked) -> list[str]:
@@ -41,7 +41,7 @@ def new_finding_lines(checked: Checked) -> list[str]:
 
 
 def _allowed(new: NewFinding) -> str:
-    return f"allowed by {', '.join(map(clean, new.allowed_by))}" if new.allowed_by else "no budget counts it"
+    return f"allowed by {', '.join(map(printable, new.allowed_by))}" if new.allowed_by else "no budget counts it"
 
 
 def result_text(result: BudgetResult) -> str:
@@ -57,7 +57,7 @@ def result_text(result: BudgetResult) -> str:
         line += " a step" if unit == "ms" else ""
         if result.baseline is not None and result.budget.op == "+":
             line += f", baseline {amount_text(result.baseline, result.unit)}"
-    return f"{line}  ({clean(result.reason)})"
+    return f"{line}  ({printable(result.reason)})"
 
 
 def details(checked: Checked) -> list[str]:
@@ -72,7 +72,7 @@ def details(checked: Checked) -> list[str]:
     if any(family_of(budget) != FINDINGS for budget in over):
         lines += culprits(report)
     elif report.unknown:
-        lines += [f"{clean(unknown.reason)}; try: {clean(unknown.remedy)}" for unknown in report.unknown[:2]]
+        lines += [f"{printable(unknown.reason)}; try: {printable(unknown.remedy)}" for unknown in report.unknown[:2]]
     target = report.target
     source = report.input.path if report.input.kind != "dump" else checked.name
     command = look_closer(
@@ -90,7 +90,7 @@ def _explained(checked: Checked, over: Sequence[Budget]) -> list[str]:
     others = [f for f in checked.report.findings if f not in new and _is_counted(f, limits)]
     left = sum(max(len(found) - MAX_CULPRITS, 0) for found in (new, others))
     shown = [*new[:MAX_CULPRITS], *others[:MAX_CULPRITS]]
-    lines = [f"{f.code}: {clean(f.message)}; try: {clean(f.remedy)}" for f in shown]
+    lines = [f"{f.code}: {printable(f.message)}; try: {printable(f.remedy)}" for f in shown]
     return lines + ([f"and {left} more"] if left else [])
 
 
@@ -116,8 +116,7 @@ def culprits(report: Report) -> list[str]:
         if times is None or times.wait_ms <= 0:
             continue
         source = transfer.source
-        where = f"{clean(source.file)}:{source.line}" if source else clean(transfer.computation)
-        found.append(
-            f"{transfer.direction} {transfer.id} waits {time_text(times.wait_ms)}: {clean(transfer.reason)}  {where}"
-        )
+        where = f"{printable(source.file)}:{source.line}" if source else printable(transfer.computation)
+        head = f"{transfer.direction} {transfer.id} waits {time_text(times.wait_ms)}"
+        found.append(f"{head}: {printable(transfer.reason)}  {where}")
     return found

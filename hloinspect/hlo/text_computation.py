@@ -202,7 +202,7 @@ class TextComputation(Computation):
 
     def ending_in(self, *suffixes: str) -> Sequence[int]:
         if not self.is_entry and not self._has_table and not self.mentions(*(f"{suffix}(" for suffix in suffixes)):
-            return []  # a table of a computation that nobody takes apart is not worth its while
+            return []  # the table of a computation that nobody reads in parts costs more than it saves
         found = [places for opcode, places in self._table.opcodes.items() if opcode.endswith(suffixes)]
         return found[0] if len(found) == 1 else sorted(index for places in found for index in places)
 

@@ -45,11 +45,11 @@ OFFLOAD: Final = "offload"
 REMAT: Final = "remat"
 SAVE: Final = "save"
 
-# Notes that other parts of the house look for.
+# Beginnings or parts of notes that other rooms look for.
 NOTE_NO_AUTOTUNING = "no autotuning without a device: kernels may differ from the deployed ones"
-NOTE_OFFLOAD_GONE = "the offload asked for is gone from the optimized module"
+NOTE_OFFLOAD_GONE = "the requested offload is gone from the optimized module"
 NOTE_POLICY_UNMATCHED = "no value of these names was offloaded, though a policy names them"
-NOTE_HOST_ARGUMENTS_GONE = "arguments or results asked for in host memory are in device memory"
+NOTE_HOST_ARGUMENTS_GONE = "arguments or results requested in host memory are in device memory"
 NOTE_OTHER_RELEASE = "of another release than jaxlib"
 NOTE_UNKNOWN_RELEASE = "its release is unknown"
 NOTE_NOT_IN_EFFECT = "that the step's code sets is not in effect"

@@ -10,17 +10,14 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy
+from hloinspect.kinds import D2H, ClassifiedBy
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
 from hloinspect.measure.memcpy import CopyKind, copy_kind
-from hloinspect.offload.transfers import D2H
 from hloinspect.profiles.xplane import Columns, Plane, StatColumn
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID
 from hloinspect.profiles.xplane.space import REF
-
-Ints = NDArray[np.int64]
-Flags = NDArray[np.bool_]
+from hloinspect.timeline.spans import Flags, Ints
 
 IGNORED, COMPUTE, COLLECTIVE, TO_HOST, FROM_HOST, HOST_COPY, OTHER_TO_HOST, OTHER_FROM_HOST, CALLBACK = range(9)
 """Kinds of events. A host copy goes both ways. The kinds ``OTHER_...`` are no offload of the program."""

@@ -10,20 +10,19 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
-from hloinspect.kinds import ClassifiedBy, Platform
-from hloinspect.measure import events as kinds
-from hloinspect.measure import gpu, tpu
+from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
+from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
 from hloinspect.measure.host import Launches, step_marks
-from hloinspect.measure.join import ProgramJoin, first_of, join_of, module_name
+from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
-from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
 from hloinspect.profiles.xplane.embedded import program_id_of
+from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
@@ -152,13 +151,13 @@ class _Gathered:
             if op.is_hidden:
                 self._hidden[op.name] += count
                 self._graphs += count if op.is_graph else 0
-            direction = {kinds.OTHER_TO_HOST: D2H, kinds.OTHER_FROM_HOST: H2D}.get(op.kind)
+            direction = {events.OTHER_TO_HOST: D2H, events.OTHER_FROM_HOST: H2D}.get(op.kind)
             if direction:
                 self._other_copies[direction, "count"] += count
                 self._other_copies[direction, "bytes"] += op.bytes * count
                 self._other_copies[direction, "ps"] += time
                 self._other_copies[direction, "callbacks"] += count if op.rank >= 0 else 0
-            if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
+            if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
                 self._unattributed += time
         for program, count in rarest.items():
             self._runs[program] = max(self._runs[program], count)
@@ -181,8 +180,8 @@ class _Gathered:
             by_op = np.zeros(len(trace.ops), np.int64)
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
-                self._classified[BY[op.by]] += spent if op.kind != kinds.IGNORED else 0
-                if op.kind in (kinds.TO_HOST, kinds.FROM_HOST) and not op.transfer:
+                self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
+                if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
                     self._unattributed += spent
             program = tpu.main_tpu_program(trace, self.joins)
             if program is not None:
@@ -196,7 +195,7 @@ class _Gathered:
         devices = [device for device in self._devices if device.program == program]
         if len(devices) < len(self._devices):
             others = [device.name for device in self._devices if device.program != program]
-            self.limits.append(f"{first_of(others)} ran another program most of the time and is not in the figures")
+            self.limits.append(f"{listed(others, 3)} ran another program most of the time and is not in the figures")
         self._judge(platform, program, devices)
         return MeasuredFile(
             path=self.space.path,
@@ -245,7 +244,7 @@ class _Gathered:
         for device in devices:
             for note in device.notes:
                 notes.setdefault(note, []).append(device.name.removeprefix("/device:"))
-        self.limits += [f"{first_of(names)}: {note}" for note, names in notes.items()]
+        self.limits += [f"{listed(names, 3)}: {note}" for note, names in notes.items()]
         if self.space.capped:
             self.limits.append("a Chrome trace holds at most a million events, and no module: read the .xplane.pb")
         if self._unusable:
@@ -291,7 +290,7 @@ class _Gathered:
             )
         elif self._hidden:
             self.limits.append(
-                f"{sum(self._hidden.values()):,} events are in command buffers ({first_of(sorted(self._hidden), 2)}) "
+                f"{sum(self._hidden.values()):,} events are in command buffers ({listed(sorted(self._hidden), 2)}) "
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
                 f"{GRAPHS_OFF} shows them"
             )

@@ -7,10 +7,9 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hloinspect.kinds import SetAsideReason
-from hloinspect.measure import events as kinds
+from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
@@ -18,13 +17,12 @@ from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, fi
 from hloinspect.measure.runs import StepMarks, runs_on
 from hloinspect.measure.steps import IMPOSSIBLE, UNANNOTATED, WARM_UP, Runs, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
-from hloinspect.measure.waits import LaunchTimes, Stream, charge_waits, done_table
-from hloinspect.timeline.spans import Ints, Spans, union
+from hloinspect.measure.waits import FAR, LaunchTimes, Stream, charge_waits, done_table
+from hloinspect.timeline.spans import Flags, Ints, Spans, union
+from hloinspect.units import listed
 
-Flags = NDArray[np.bool_]
-_FAR = np.int64(1) << np.int64(60)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-_OTHER_COPIES = (kinds.OTHER_TO_HOST, kinds.OTHER_FROM_HOST)
+_OTHER_COPIES = (events.OTHER_TO_HOST, events.OTHER_FROM_HOST)
 MANY = 0.8
 """The share of step annotations that must have the same number of runs in them. Only then the annotations are
 followed."""
@@ -68,7 +66,7 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
     step = run if is_one_each else np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
     begin, end = _windows(found, step, len(numbers))
     windows = (begin, end) if is_one_each else _windows(found, run, max(len(runs), 1))
-    moving = found.chosen(_is_kind(found, *kinds.MOVES))
+    moving = found.chosen(_is_kind(found, *events.MOVES))
     waits = charge_waits(found, main, run, windows, joined, launched)
     moves = _moves(found, moving, step, waits.wait_ps[moving])
     busy = _busy(found)
@@ -98,7 +96,7 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
 def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
     """Return the stream with the most work of the program."""
     is_own = (found.table("program") == program) & (found.spent[1] > 0)
-    work = is_own & _is_kind(found, kinds.COMPUTE)
+    work = is_own & _is_kind(found, events.COMPUTE)
     if not work.any():
         work = is_own
     if not work.any():
@@ -203,7 +201,7 @@ def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
     if len(step) and int(np.min(step)) < 0:
         own = np.flatnonzero(step >= 0)
         step, start, finish = step[own], start[own], finish[own]
-    begin, end = np.full(steps, _FAR, np.int64), np.full(steps, -_FAR, np.int64)
+    begin, end = np.full(steps, FAR, np.int64), np.full(steps, -FAR, np.int64)
     begin[step[::-1]] = start[::-1]  # sorted: the earliest is written last
     np.maximum.at(end, step, finish)
     begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is empty
@@ -223,7 +221,7 @@ def _by_step(of_run: Ints, step_of_run: Ints, steps: int) -> Ints:
 def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints) -> Moves:
     op = found.op[moving]
     kind = found.table("kind")[op]
-    direction = np.where(kind == kinds.TO_HOST, TO_HOST, np.where(kind == kinds.FROM_HOST, FROM_HOST, BOTH))
+    direction = np.where(kind == events.TO_HOST, TO_HOST, np.where(kind == events.FROM_HOST, FROM_HOST, BOTH))
     return Moves(
         start_ps=found.start_ps[moving],
         end_ps=found.end_ps[moving],
@@ -240,7 +238,7 @@ def _busy(found: DeviceEvents) -> Busy:
         chosen = found.chosen(_is_kind(found, *wanted))
         return union(found.start_ps[chosen], found.end_ps[chosen])
 
-    return Busy(spans(kinds.COMPUTE), spans(kinds.COLLECTIVE), spans(*_OTHER_COPIES))
+    return Busy(spans(events.COMPUTE), spans(events.COLLECTIVE), spans(*_OTHER_COPIES))
 
 
 def _is_kind(found: DeviceEvents, *wanted: int) -> Flags:
@@ -253,12 +251,12 @@ def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Wor
     until = int(np.searchsorted(found.start_ps, last_ps))
     chosen = np.flatnonzero(found.end_ps[:until] > first_ps)
     kind = found.table("kind")[found.op[chosen]]
-    working = (kind == kinds.COMPUTE) | (kind == kinds.COLLECTIVE)
+    working = (kind == events.COMPUTE) | (kind == events.COLLECTIVE)
     chosen, kind = chosen[working], kind[working]
     return Work(
         start_ps=found.start_ps[chosen],
         end_ps=found.end_ps[chosen],
-        is_collective=kind == kinds.COLLECTIVE,
+        is_collective=kind == events.COLLECTIVE,
         is_main=found.line[chosen] == main.line,
         name=found.op[chosen].astype(np.int64),
         names=[op.name for op in found.ops],
@@ -293,9 +291,7 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
         first, last = _missing_ends(seen, expected, found.table("rank"))
         reasons[number] = reasons[number] or edge_reason(number, count, first, last)
         odd = np.flatnonzero(seen != expected)
-        details[number] = ", ".join(
-            f"{found.ops[op].name}: {seen[op]} of {expected[op]}" for op in odd[:3].tolist()
-        ) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
+        details[number] = listed([f"{found.ops[op].name}: {seen[op]} of {expected[op]}" for op in odd.tolist()], 3)
     copied = moving[step[moving] >= 0] if most_bytes_per_s else moving[:0]
     size, time = found.table("bytes")[found.op[copied]], found.end_ps[copied] - found.start_ps[copied]
     fast = copied[size * 1e12 > most_bytes_per_s * np.maximum(time, 1)]

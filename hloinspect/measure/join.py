@@ -9,7 +9,7 @@ is the start that all of them belong to.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -293,10 +293,3 @@ def join_of(proto: bytes, name: str) -> ProgramJoin:
         return ProgramJoin(find_offload(load_module_bytes(proto, name)))
     except RecursionError:
         raise InputError(f"{name}: its module is nested too deeply") from None
-
-
-def first_of(names: Iterable[str], count: int = 3) -> str:
-    """Return the first of many names, for a sentence."""
-    every = list(names)
-    more = f" and {len(every) - count} more" if len(every) > count else ""
-    return ", ".join(every[:count]) + more

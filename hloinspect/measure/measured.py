@@ -35,11 +35,10 @@ from numpy.typing import NDArray
 from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.offload.records import Unknown
+from hloinspect.timeline.spans import Ints
 
 if TYPE_CHECKING:
     from hloinspect.measure.typical import TypicalStep
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import Direction
+from hloinspect.kinds import D2H, H2D, Direction
 from hloinspect.measure.figures import (
     DUPLEX,
     LATENCY,
@@ -24,9 +24,9 @@ from hloinspect.measure.figures import (
     Measurement,
     weighted_percentiles,
 )
-from hloinspect.offload.transfers import D2H, H2D
 from hloinspect.profiles.xplane import Plane
 from hloinspect.timeline.intervals import union
+from hloinspect.timeline.spans import Ints
 
 LARGE_BYTES = 1 << 23
 """The size from which on copies give a rate: 37 us at 225 GB/s, of which starting up is a twentieth."""
@@ -54,7 +54,6 @@ ROCM = (
 _DEVICE = frozenset({"device", "device_static"})
 _HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}
 _OLD_NAMES: Mapping[str, Direction] = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

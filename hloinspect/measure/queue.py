@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module_bytes
-from hloinspect.kinds import Direction
+from hloinspect.kinds import D2H, H2D, Direction
 from hloinspect.measure.figures import DUPLEX, LATENCY, RATES, Floats, LeftOut, MeasuredFigure, Measurement
-from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
+from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict.link import Link, Rates
 from hloinspect.profiles.xplane import Columns, Line, Plane
 from hloinspect.profiles.xplane.embedded import program_id_of
+from hloinspect.units import PS_PER_MS
 
 CLEAN_SHARE = 5 / 784
 """The largest difference from the median step, as a share of it, of a clean step: 5 ms of 784 ms. The others of that
@@ -43,7 +44,6 @@ EventRole = Literal["start", "done", "synchronous"]
 _START: Final = "start"
 _DONE: Final = "done"
 _BOTH: Final = "synchronous"
-_PS_PER_MS = 1e9
 _NAMES = (H2D, D2H, DUPLEX)
 
 
@@ -207,7 +207,7 @@ def modelled_waits(events: Sequence[Event], h2d: float, d2h: float, factor: floa
         elif event.key in tickets:
             link.advance(now)
             end = max(now, link.finish(tickets.pop(event.key)))
-            waits[index] = (end - now) / _PS_PER_MS
+            waits[index] = (end - now) / PS_PER_MS
             now = end
     return waits
 
@@ -220,7 +220,7 @@ def fit_rates(events: Sequence[Event], latency_ps: float) -> Fit:
     ran at once.
     """
     waiting = np.array([event.role != _START for event in events])
-    measured = np.array([event.duration_ps for event in events])[waiting] / _PS_PER_MS
+    measured = np.array([event.duration_ps for event in events])[waiting] / PS_PER_MS
     total = float(measured.sum())
     moved = {
         d: sum(event.bytes for event in events if event.role != _DONE and event.direction == d) for d in (H2D, D2H)

@@ -10,8 +10,8 @@ import numpy as np
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop
 from hloinspect.measure.steps import Runs, cut_runs
-from hloinspect.measure.waits import Flags, LaunchTimes, Stream
-from hloinspect.timeline.spans import Ints
+from hloinspect.measure.waits import LaunchTimes, Stream
+from hloinspect.timeline.spans import Flags, Ints
 
 MOST = 0.8
 """The share of operations that must have been launched inside of a step annotation. Only then annotations separate

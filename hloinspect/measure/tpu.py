@@ -15,9 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import SetAsideReason
-from hloinspect.measure import events as kinds
-from hloinspect.measure import join
+from hloinspect.kinds import D2H, SetAsideReason
+from hloinspect.measure import events, join
 from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
 from hloinspect.measure.join import DONE, START, WHOLE, ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
@@ -26,13 +25,12 @@ from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Busy, Moves, figures,
 from hloinspect.measure.queue import CLEAN_SHARE, MODULES, OPS
 from hloinspect.measure.steps import CLOCK, IMPOSSIBLE, MISSING, WARM_UP, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
-from hloinspect.offload.transfers import D2H
 from hloinspect.profiles.xplane import EventMetadata, Plane
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
 from hloinspect.profiles.xplane.wire import WireError, fields
-from hloinspect.timeline.spans import Ints, union
+from hloinspect.timeline.spans import Flags, Ints, union
+from hloinspect.units import PS_PER_MS, listed
 
-Flags = NDArray[np.bool_]
 PEAK_HBM = "peak_hbm_bw_gigabytes_per_second"
 HBM_SLACK = 0.9
 """The least time of an operation, as a share of the time that its bytes take at the peak rate of HBM. A faster one
@@ -78,7 +76,7 @@ def tpu_trace(plane: Plane, join_to: Callable[[int], ProgramJoin | None]) -> Tpu
     found = [_op(plane.events.get(number), join_to) for number in used.tolist()]
     peak = plane.stats.get(PEAK_HBM)
     least = [  # a start or a wait says nothing: it does not last as long as its copy
-        _least_ps(plane.events.get(number), peak) if role == WHOLE and one.kind == kinds.COMPUTE else 0
+        _least_ps(plane.events.get(number), peak) if role == WHOLE and one.kind == events.COMPUTE else 0
         for number, (one, role) in zip(used.tolist(), found, strict=True)
     ]
     begin = modules.start_ps[runs]
@@ -119,7 +117,7 @@ def _least_ps(kind: EventMetadata | None, peak_gbps: object) -> int:
 def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]) -> tuple[Op, str]:
     """Return the description of an operation, and its role in an async pair."""
     if kind is None:
-        return Op(kinds.COMPUTE, BY_NAME, 0, -1, 0, 0, "?"), WHOLE
+        return Op(events.COMPUTE, BY_NAME, 0, -1, 0, 0, "?"), WHOLE
     program = program_id_of(kind) if PROGRAM_ID in kind.stats else None
     name = kind.display_name or kind.name
     module = join_to(program or 0)
@@ -127,13 +125,13 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
     if joined is None:
         return _op_by_name(kind.name, name, program or 0)
     what = {
-        join.COLLECTIVE: kinds.COLLECTIVE,
-        join.CONTROL: kinds.IGNORED,
-        join.HOST_COPY: kinds.HOST_COPY,
-        join.CALLBACK: kinds.CALLBACK,
-    }.get(joined.kind, kinds.COMPUTE)
+        join.COLLECTIVE: events.COLLECTIVE,
+        join.CONTROL: events.IGNORED,
+        join.HOST_COPY: events.HOST_COPY,
+        join.CALLBACK: events.CALLBACK,
+    }.get(joined.kind, events.COMPUTE)
     if joined.kind == join.TRANSFER:
-        what = kinds.TO_HOST if joined.direction == D2H else kinds.FROM_HOST
+        what = events.TO_HOST if joined.direction == D2H else events.FROM_HOST
     op = Op(
         *(what, BY_HLO, program or 0, joined.rank, joined.transfer, joined.bytes, name),
         asynchronous=joined.asynchronous,
@@ -152,15 +150,15 @@ def _op_by_name(text: str, name: str, program: int) -> tuple[Op, str]:
     opcode = match[1] if match else re.sub(r"[.\d]+$", "", name)
     half = START if opcode.endswith("-start") else DONE if opcode.endswith("-done") else WHOLE
     if _COLLECTIVE.fullmatch(opcode):
-        return Op(kinds.COLLECTIVE, BY_NAME, program, -1, 0, 0, name), half
+        return Op(events.COLLECTIVE, BY_NAME, program, -1, 0, 0, name), half
     if opcode in ("while", "conditional", "call"):
-        return Op(kinds.IGNORED, BY_NAME, program, -1, 0, 0, name), WHOLE
+        return Op(events.IGNORED, BY_NAME, program, -1, 0, 0, name), WHOLE
     if _HOST in text and opcode.startswith(("copy", "dynamic-slice", "dynamic-update-slice", "async", "slice")):
         result = text.partition(" = ")[2]
         head = result.partition("}")[0] if opcode.startswith("copy") else result.partition(opcode + "(")[0]
-        kind = kinds.TO_HOST if _HOST in head and not opcode.startswith("dynamic-slice") else kinds.FROM_HOST
+        kind = events.TO_HOST if _HOST in head and not opcode.startswith("dynamic-slice") else events.FROM_HOST
         return Op(kind, BY_NAME, program, -1, 0, 0, name), half
-    return Op(kinds.COMPUTE, BY_NAME, program, -1, 0, 0, name), half
+    return Op(events.COMPUTE, BY_NAME, program, -1, 0, 0, name), half
 
 
 def main_tpu_program(trace: TpuTrace, join_to: Callable[[int], ProgramJoin | None]) -> int | None:
@@ -207,15 +205,15 @@ def _work(trace: TpuTrace, kind: Ints, first_ps: int, last_ps: int) -> Work:
     return Work(
         start_ps=trace.start_ps[chosen],
         end_ps=trace.end_ps[chosen],
-        is_collective=kind[chosen] == kinds.COLLECTIVE,
+        is_collective=kind[chosen] == events.COLLECTIVE,
         is_main=np.ones(len(chosen), np.bool_),
         name=trace.op[chosen],
         names=[op.name for op in trace.ops],
     )
 
 
-_WORK = (kinds.COMPUTE, kinds.COLLECTIVE)
-_MOVING = (kinds.TO_HOST, kinds.FROM_HOST, kinds.HOST_COPY)
+_WORK = (events.COMPUTE, events.COLLECTIVE)
+_MOVING = (events.TO_HOST, events.FROM_HOST, events.HOST_COPY)
 
 
 def _windows(trace: TpuTrace, program: int) -> tuple[Ints, Ints, Ints, Flags]:
@@ -267,7 +265,7 @@ def _moves(trace: TpuTrace, kind: Ints, step: Ints) -> tuple[Moves, Flags, NDArr
         start_ps=start,
         end_ps=end,
         transfer=transfer[what],
-        direction=np.where(kinds_of == kinds.TO_HOST, TO_HOST, np.where(kinds_of == kinds.FROM_HOST, FROM_HOST, 2)),
+        direction=np.where(kinds_of == events.TO_HOST, TO_HOST, np.where(kinds_of == events.FROM_HOST, FROM_HOST, 2)),
         step=step[end_of],
         bytes=np.array([op.bytes for op in trace.ops], np.int64)[what],
         wait_ps=trace.end_ps[end_of] - trace.start_ps[end_of],
@@ -388,8 +386,7 @@ def _set_aside(
         short = [bool(own[op] < expected[op]) for op in ends] or [True, True]
         reasons[number] = edge_reason(number, count, *short)
         odd = np.flatnonzero(own != expected)
-        details[number] = ", ".join(f"{trace.ops[o].name}: {own[o]} of {expected[o]}" for o in odd[:3].tolist())
-        details[number] += f" and {len(odd) - 3} more" if len(odd) > 3 else ""
+        details[number] = listed([f"{trace.ops[op].name}: {own[op]} of {expected[op]}" for op in odd.tolist()], 3)
     for number in np.flatnonzero(lost).tolist():
         reasons[number], details[number] = MISSING, details[number] or "its event on XLA Modules"
     for number in np.flatnonzero(unpaired).tolist():
@@ -422,15 +419,15 @@ def _impossible(
         number = int(step[event])
         if not reasons[number]:
             reasons[number] = IMPOSSIBLE
-            took = (int(trace.end_ps[event]) - int(trace.start_ps[event])) / 1e9
-            needs = int(trace.least_ps[trace.op[event]]) / 1e9
+            took = (int(trace.end_ps[event]) - int(trace.start_ps[event])) / PS_PER_MS
+            needs = int(trace.least_ps[trace.op[event]]) / PS_PER_MS
             details[number] = f"{trace.ops[trace.op[event]].name} took {took:.3g} ms, its bytes need {needs:.3g} ms"
     sound = np.array([reason in ("", IMPOSSIBLE) for reason in reasons], np.bool_)
     median = float(np.median(time_ps[sound])) if sound.any() else 0.0
     for number in np.flatnonzero(np.abs(time_ps - median) > CLEAN_SHARE * median).tolist():
         if not reasons[number]:
             reasons[number] = CLOCK
-            details[number] = f"{(time_ps[number] - median) / 1e9:+.3g} ms off the median"
+            details[number] = f"{(time_ps[number] - median) / PS_PER_MS:+.3g} ms off the median"
     return (
         "the device's clock jumps: some operations are faster than HBM allows, so that steps more than "
         f"{100 * CLEAN_SHARE:.1f} % off the median were set aside too",

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Moves
 from hloinspect.timeline.spans import Ints
 from hloinspect.timeline.timeline import (
-    COLLECTIVE,
-    COMPUTE,
-    D2H,
-    H2D,
-    WAIT,
+    KINDS,
     Interval,
-    IntervalKind,
     Segment,
     Stream,
     Timeline,
@@ -27,7 +23,6 @@ MAX_EVENTS = 200_000
 """The number of events up to which a step is kept."""
 
 _COMPUTE, _COLLECTIVE, _D2H, _H2D, _WAIT = range(5)
-_KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 _STREAMS: tuple[Stream, ...] = ("main", "communication", D2H, H2D, "main")
 
 
@@ -61,7 +56,7 @@ class TypicalStep:
         """Return the step as objects. Intervals that cross its ends are cut there."""
         columns = (self.start_ps, self.end_ps, self.kind, self.transfer, self.side, self.name)
         intervals = tuple(
-            Interval(start, end, _KINDS[kind], "side" if side else _STREAMS[kind], transfer, self.names[name])
+            Interval(start, end, KINDS[kind], "side" if side else _STREAMS[kind], transfer, self.names[name])
             for start, end, kind, transfer, side, name in zip(*(c.tolist() for c in columns), strict=True)
         )
         return Timeline(self.device, "measured", (Segment(1, 0, self.time_ps, intervals),))

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.measure import events as kinds
+from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop, ProgramJoin
 from hloinspect.measure.steps import innermost_bounds
-from hloinspect.timeline.spans import Ints
+from hloinspect.timeline.spans import Flags, Ints
 
-Flags = NDArray[np.bool_]
 FAR = np.int64(1) << np.int64(60)
 _NEVER = np.int64(-2)
 
@@ -87,7 +86,7 @@ def charge_waits(
     begin, end = windows
     wait = np.zeros(len(found.start_ps), np.int64)
     host_bound = np.zeros(len(begin), np.int64)
-    moving = np.isin(found.table("kind"), kinds.MOVES)
+    moving = np.isin(found.table("kind"), events.MOVES)
     here = main.event[moving.take(main.op)]
     here = here[run[here] >= 0]
     wait[here] = found.end_ps[here] - found.start_ps[here]
@@ -142,7 +141,7 @@ def _before(finish: Ints, group: Ints) -> Ints:
 def _awaited(found: DeviceEvents, main: Stream, run: Ints, begin: Ints, joined: ProgramJoin | None) -> _Awaited:
     """Return the events beside the main stream that it may have waited for."""
     kind, pair = found.table("kind"), found.table("pair")
-    nameless = np.isin(kind, kinds.MOVES) & (found.table("transfer") == 0)
+    nameless = np.isin(kind, events.MOVES) & (found.table("transfer") == 0)
     candidate = (pair > 0) | nameless
     event = found.chosen(candidate)
     event = event[(found.line[event] != main.line) & (run[event] >= 0)]
@@ -213,7 +212,7 @@ def _only_one(found: DeviceEvents, main: Stream, first: Ints, last: Ints) -> Fla
 
 def done_table(joined: ProgramJoin | None, pair: Ints) -> Ints:
     """Return the places at which each pair is waited for, in rows; _NEVER where there is none."""
-    numbers, which = kinds.distinct(pair)
+    numbers, which = events.distinct(pair)
     rows = [joined.done_ranks(number) if joined is not None else () for number in numbers.tolist()]
     table = np.full((len(rows), max((len(row) for row in rows), default=0) or 1), _NEVER, np.int64)
     for place, row in enumerate(rows):

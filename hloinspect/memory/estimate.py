@@ -13,7 +13,7 @@ from typing import Final
 
 from hloinspect.hlo.model import Instruction
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
-from hloinspect.kinds import LiveValueKind
+from hloinspect.kinds import D2H, H2D, LiveValueKind
 from hloinspect.memory.assign import SpaceUse, assign_buffers, spaces_of
 from hloinspect.memory.live import LiveLeaf, Liveness
 from hloinspect.memory.liveness import liveness
@@ -21,8 +21,9 @@ from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.memory.values import Buffer
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.source import read_source
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.timeline.timeline import Timeline
+from hloinspect.units import PS_PER_MS
 
 ARTIFACTS: Final = "artifacts"
 ESTIMATED: Final = "estimated"
@@ -33,7 +34,6 @@ _BACKWARD = "transpose(jvp"
 _FORWARD = "jvp("
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 _WORK = frozenset({"fusion", "dot", "convolution", "custom-call"})
-_MS = 1e9  # picoseconds
 
 Clock = Callable[[int], float | None]
 """A function from a time of the flat schedule to milliseconds of the step."""
@@ -258,7 +258,7 @@ def clock_of(live: Liveness, timeline: Timeline) -> Clock:
         begin, end = marks[times[place]]
         following = times[place + 1] if place + 1 < len(times) else len(live.order)
         share = (time - times[place]) / max(1, following - times[place])
-        return min(begin + share * (end - begin), end_ps) / _MS
+        return min(begin + share * (end - begin), end_ps) / PS_PER_MS
 
     return clock
 

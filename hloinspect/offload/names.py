@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hloinspect.offload.transfers import D2H, Offload, Transfer
+from hloinspect.kinds import D2H
+from hloinspect.offload.transfers import Offload, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ def hlo_type_name(dtype: str) -> str:
     return dtype
 
 
-def _trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def trimmed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its dimensions of one, such as the first dimension of a slice of a stack."""
     return tuple(size for size in shape if size != 1)
 
 
-def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
+def likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
     """Return how many dimensions are not divided where ``shape`` is one device's part of ``whole``.
 
     It is -1 where ``shape`` is no such part: then its dimensions are not those of ``whole``, in order, each divided by
@@ -49,9 +50,9 @@ def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
         return -1
     if not shape:
         return 0
-    found = [_likeness(shape, whole[1:])]  # one element of this dimension is here
+    found = [likeness(shape, whole[1:])]  # one element of this dimension is here
     if whole[0] % shape[0] == 0:
-        rest = _likeness(shape[1:], whole[1:])
+        rest = likeness(shape[1:], whole[1:])
         found.append(rest + (shape[0] == whole[0]) if rest >= 0 else -1)
     return max(found)
 
@@ -59,12 +60,12 @@ def _likeness(shape: tuple[int, ...], whole: tuple[int, ...]) -> int:
 def _fitting(transfer: Transfer, names: Sequence[OffloadedName]) -> list[OffloadedName]:
     """Return the names of the transfer's type whose value it can be one device's part of, only the most similar
     ones."""
-    shape = _trimmed(transfer.tensor.shape)
+    shape = trimmed(transfer.tensor.shape)
     alike = [name for name in names if name.dtype == transfer.tensor.dtype]
-    same = [name for name in alike if _trimmed(name.shape) == shape]
+    same = [name for name in alike if trimmed(name.shape) == shape]
     if same:
         return same
-    scores = [(_likeness(shape, _trimmed(name.shape)), name) for name in alike]
+    scores = [(likeness(shape, trimmed(name.shape)), name) for name in alike]
     best = max((score for score, _ in scores), default=-1)
     return [name for score, name in scores if score == best >= 0]
 

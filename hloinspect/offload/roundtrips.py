@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hloinspect.kinds import Outcome
+from hloinspect.kinds import H2D, Outcome
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.program import Program
 from hloinspect.offload.stacks import Reads, reads_of
-from hloinspect.offload.transfer import H2D, Transfer
+from hloinspect.offload.transfer import Transfer
 
 ROUND_TRIP: Final = "round trip"
 ARGUMENT: Final = "argument"

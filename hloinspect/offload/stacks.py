@@ -19,11 +19,11 @@ from itertools import product
 from hloinspect.hlo.evaluate import Arguments, LoopValues, no_arguments, work_for
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import Shape, dtype_bits
-from hloinspect.kinds import Direction
+from hloinspect.kinds import D2H, Direction
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.program import Program
 from hloinspect.offload.slices import byte_strides, offset_bytes, passed_on
-from hloinspect.offload.transfer import D2H, Transfer
+from hloinspect.offload.transfer import Transfer
 
 MAX_EXECUTIONS = 10_000
 """Most executions of transfers that are followed in a step. More would take too long."""
@@ -167,7 +167,7 @@ def _slice(module: Module, transfer: Transfer) -> _Slice | None:
         made = [module.resolve(body, operand)[0] for operand in inner.operands]
         hosts = {n for n, each in enumerate(made) if each is not None and each.parameter_number in hosts}
         calls, body = (*calls, (body, inner)), _callee(module, inner)
-    part = _only_slice(module, body, hosts, transfer.direction) if body is not None else None
+    part = _only_slice(body, hosts, transfer.direction) if body is not None else None
     if part is None or body is None:
         return None
     return _sliced(module, body, part, part.opcode, part.shape, calls)
@@ -181,7 +181,7 @@ def _callee(module: Module, instruction: Instruction) -> Computation | None:
     return module.computations.get(next(iter(instruction.called.get("calls", ())), ""))
 
 
-def _only_slice(module: Module, body: Computation, hosts: Collection[int], direction: Direction) -> Instruction | None:
+def _only_slice(body: Computation, hosts: Collection[int], direction: Direction) -> Instruction | None:
     """Return the only slice or update by which a fusion's body uses its only parameter in host memory, or None."""
     names = {p.name for p in body.parameters if p.parameter_number in hosts}
     if len(names) != 1:

@@ -23,10 +23,10 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.access import accesses
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE
-from hloinspect.kinds import Direction, Mechanism
+from hloinspect.kinds import D2H, H2D, Direction, Mechanism
 from hloinspect.offload.mechanism import DMA, KERNEL, UNKNOWN
 from hloinspect.offload.program import build_program
-from hloinspect.offload.transfers import D2H, H2D, Offload
+from hloinspect.offload.transfers import Offload
 
 MAIN_STREAM = "main"
 

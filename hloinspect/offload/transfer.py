@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from hloinspect.kinds import Direction, Mechanism, Outcome
 from hloinspect.offload.buffers import Node
 from hloinspect.offload.source import Source
-
-D2H: Final = "d2h"
-H2D: Final = "h2d"
 
 
 @dataclass(frozen=True, slots=True)

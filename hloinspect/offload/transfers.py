@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hloinspect.hlo.access import accesses, is_free, update_operand
 from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
-from hloinspect.kinds import Direction, Mechanism
+from hloinspect.kinds import D2H, H2D, Direction, Mechanism
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.events import host_event_kind, host_events
 from hloinspect.offload.mechanism import slice_mechanism
@@ -21,9 +21,9 @@ from hloinspect.offload.program import CONTROL_FLOW, Program, build_program
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue
 from hloinspect.offload.roundtrips import EntryBuffers, round_trips
 from hloinspect.offload.source import producer, read_source
-from hloinspect.offload.transfer import D2H, H2D, Tensor, Transfer
+from hloinspect.offload.transfer import Tensor, Transfer
 
-__all__ = ["D2H", "H2D", "HostCopy", "HostValue", "Offload", "Tensor", "Transfer", "find_offload", "wrapped_body"]
+__all__ = ["HostCopy", "HostValue", "Offload", "Tensor", "Transfer", "find_offload", "wrapped_body"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def find_offload(module: Module) -> Offload:
     transfers: list[Transfer] = []
     copies: list[HostCopy] = []
     for computation in program.computations():
-        candidates = _candidates(module, computation)
+        candidates = _candidates(computation)
         if not candidates:
             continue
         for index in candidates:
@@ -99,7 +99,7 @@ def find_offload(module: Module) -> Offload:
     )
 
 
-def _candidates(module: Module, computation: Computation) -> Sequence[int]:
+def _candidates(computation: Computation) -> Sequence[int]:
     """Return the places of the instructions with host memory in their result or among their operands, and a few others.
 
     Text prints no shapes of operands. So a kernel or a plain copy that only reads host memory has no S(5) in its own

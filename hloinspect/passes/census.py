@@ -17,11 +17,11 @@ from hloinspect.hlo.model import Computation, Instruction, Module, Operand
 from hloinspect.hlo.scan import closing
 from hloinspect.hlo.shape import parse_shape
 from hloinspect.hlo.text import TextComputation, callees_of, parse_text
-from hloinspect.kinds import Direction, ItemKind, Mechanism
+from hloinspect.kinds import D2H, H2D, Direction, ItemKind, Mechanism
 from hloinspect.offload.buffers import HostBuffers
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.source import read_source
-from hloinspect.offload.transfer import D2H, H2D, Transfer
+from hloinspect.offload.transfer import Transfer
 from hloinspect.offload.transfers import Offload, find_offload, wrapped_body
 from hloinspect.placements.marks import ANNOTATION, TARGETS, placement_of
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.errors import HloParseError, InputError
-from hloinspect.kinds import Direction, ItemKind
-from hloinspect.offload.transfer import D2H, H2D
+from hloinspect.kinds import D2H, H2D, Direction, ItemKind
 from hloinspect.passes.census import KINDS, MOVES, PLACED, Census, census_of, signature
 from hloinspect.passes.dump import PassDump, PassText, read_text
 

@@ -15,13 +15,12 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from hloinspect.hlo.model import Instruction
-from hloinspect.kinds import Direction, PlacementBy, PlacementCause, PlacementKind, PlacementOutcome
+from hloinspect.kinds import D2H, H2D, Direction, PlacementBy, PlacementCause, PlacementKind, PlacementOutcome
 from hloinspect.offload.buffers import HostBuffers, Node
 from hloinspect.offload.events import HOST_COMPUTE as HOST_COMPUTE_EVENT
-from hloinspect.offload.names import _likeness as likeness
-from hloinspect.offload.names import _trimmed as trimmed
+from hloinspect.offload.names import likeness, trimmed
 from hloinspect.offload.source import Source
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.placements.assign_requests import assign_transfers
 from hloinspect.placements.flow import POLICY, EntryValue, Place, Placements, Request
 

@@ -12,8 +12,8 @@ from hloinspect.errors import HloParseError
 from hloinspect.hlo.evaluate import trip_count
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import Shape, parse_shape
+from hloinspect.kinds import D2H
 from hloinspect.offload.source import read_source
-from hloinspect.offload.transfer import D2H
 from hloinspect.placements import flow
 from hloinspect.placements.flow import (
     EntryValue,

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from hloinspect.decoding import MOST_WHOLE, Bounds, Count, Fault, decode, newer_version
-from hloinspect.kinds import Direction, PlacementBy, RequestedFrom
-from hloinspect.offload.transfer import D2H, H2D
+from hloinspect.kinds import D2H, H2D, Direction, PlacementBy, RequestedFrom
 
 if TYPE_CHECKING:
     from hloinspect.inputs.manifest import Manifest
@@ -33,7 +32,7 @@ MERGE: Final = "merge"  # one of its inputs: what a loop carries, the result of 
 PUT: Final = "put"
 OPERATION: Final = "operation"
 
-# Who asks.
+# Who requests a move.
 POLICY: Final = "policy"
 DEVICE_PUT: Final = "device_put"
 ANNOTATION: Final = "annotation"

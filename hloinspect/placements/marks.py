@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from hloinspect.hlo.model import Instruction
-from hloinspect.kinds import Direction
-from hloinspect.offload.transfer import D2H, H2D
+from hloinspect.kinds import D2H, H2D, Direction
 
 ANNOTATION = "annotate_device_placement"
 PlacementMark = Literal["annotation_d2h", "annotation_h2d", "mark_d2h", "mark_h2d"]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_TO_HOST = re.compile(r'_xla_buffer_placement = "(?:un)?pinned_host"')
+TO_HOST = re.compile(r'_xla_buffer_placement = "(?:un)?pinned_host"')
 _TO_DEVICE = re.compile(r'_xla_buffer_placement = "device"')
-_KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
+HOST_KIND = re.compile(r'mhlo\.memory_kind = "(?:un)?pinned_host"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ def count_requested(stablehlo: str) -> Requested:
     line = stablehlo[start : stablehlo.find("\n", start)] if start >= 0 else ""
     arguments, _, results = line.partition(") -> (")
     return Requested(
-        to_host=len(_TO_HOST.findall(stablehlo)),
+        to_host=len(TO_HOST.findall(stablehlo)),
         to_device=len(_TO_DEVICE.findall(stablehlo)),
-        arguments=len(_KIND.findall(arguments)),
-        results=len(_KIND.findall(results)),
+        arguments=len(HOST_KIND.findall(arguments)),
+        results=len(HOST_KIND.findall(results)),
     )

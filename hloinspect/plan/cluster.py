@@ -1,4 +1,4 @@
-"""Compiles pieces of work on a Dask cluster (the extra ``cluster``): a task each, on workers that have jax and the
+"""Compile pieces of work on a Dask cluster (the extra ``cluster``): a task each, on workers that have jax and the
 user's files under the same names.
 
 A worker sends back what compiling wrote, so that everything else is done here as for a local plan. Dask starts a task

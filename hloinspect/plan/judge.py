@@ -30,9 +30,8 @@ from hloinspect.rules.blocking import WRONG_VALUES
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
 from hloinspect.thresholds import SCHEDULER_MEMORY_SHARE
-from hloinspect.units import bytes_texts
+from hloinspect.units import PS_PER_MS, bytes_texts
 
-_MS = 1e9  # picoseconds
 _GONE = ("HLO302", "HLO304", "HLO309")
 _RULES = Choice(select=(WRONG_VALUES, *_GONE))
 """Bytes of another place than the program says, and offload that is requested and is not there."""
@@ -155,7 +154,7 @@ class Judge:
             fits=_fit(_memory(found.report, target, self.yardstick))[0],
             stand_in=stand_in,
             verdicts=verdicts,
-            waits_ms={number: transfer.times.wait_ps / _MS for number, transfer in there.items()},
+            waits_ms={number: transfer.times.wait_ps / PS_PER_MS for number, transfer in there.items()},
         )
 
 
@@ -240,14 +239,14 @@ def step_time(prediction: Prediction | None) -> StepTime | None:
         return None
     step = prediction.step
     return StepTime(
-        time_ms=step.time_ps / _MS,
-        low_ms=prediction.low_ps / _MS,
-        high_ms=prediction.high_ps / _MS,
-        compute_ms=step.compute_ps / _MS,
-        stall_ms=step.stall_ps / _MS,
-        without_transfers_ms=prediction.without_transfers_ps / _MS,
-        ideal_ms=prediction.ideal_ps / _MS,
-        cases_ms={name: time / _MS for name, time in prediction.cases_ps.items()},
+        time_ms=step.time_ps / PS_PER_MS,
+        low_ms=prediction.low_ps / PS_PER_MS,
+        high_ms=prediction.high_ps / PS_PER_MS,
+        compute_ms=step.compute_ps / PS_PER_MS,
+        stall_ms=step.stall_ps / PS_PER_MS,
+        without_transfers_ms=prediction.without_transfers_ps / PS_PER_MS,
+        ideal_ms=prediction.ideal_ps / PS_PER_MS,
+        cases_ms={name: time / PS_PER_MS for name, time in prediction.cases_ps.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Compiles pieces of work in child processes side by side, as many as cores and memory allow.
+"""Compile pieces of work in child processes side by side, as many as cores and memory allow.
 
 What is compiled goes into the cache of compile/cache.py at once: a plan that was killed finds there what it had, and
 compiles the rest.

@@ -18,16 +18,13 @@ from hloinspect.plan.front import best
 from hloinspect.plan.model import Point, SearchResult
 from hloinspect.plan.policy import OUTCOMES, OWN, Policy
 from hloinspect.plan.session import Session
+from hloinspect.plan.tensors import ADVICE
 from hloinspect.plan.work import Settings
+from hloinspect.thresholds import UNSEEN_SHARE
 from hloinspect.units import bytes_text, time_text
 
 SEARCHED_FLAGS = ("default", "pipelined", "double-buffered", "no-lhs")
 """Sets of flags that are tried on GPUs where the user named none."""
-
-GAIN = 0.001
-"""A change counts that makes the step faster by at least this share."""
-
-_WORDS = {OFFLOAD: "offload", REMAT: "recompute", SAVE: "keep"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
             continue
         top = best(session.points)
         is_other = top is not None and top.number != at.number
-        if top is not None and is_other:  # as fast within GAIN, and with less memory, say
+        if top is not None and is_other:  # as fast within UNSEEN_SHARE, and with less memory, say
             moves.append(_move_as_fast_text(at, top))
             at = top
         if out_of_time:
@@ -69,7 +66,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     policy = session.policy_of(at.settings)
     return SearchResult(
         point=at.number,
-        policy_code=code_of(session, at, policy),
+        policy_code=policy_code(session, policy),
         flags_line=" ".join(f"--{flag.lstrip('-')}" for flag in _flags(session, at)),
         moves=tuple(moves),
         tried=len(session.points),
@@ -77,7 +74,7 @@ def search(session: Session, axes: Mapping[str, Sequence[str]], time_s: float) -
     )
 
 
-def code_of(session: Session, point: Point, policy: Policy) -> str:
+def policy_code(session: Session, policy: Policy) -> str:
     """Return the policy as a line of JAX, or as MaxText's keys."""
     if not session.subject.maxtext:
         return policy.code()
@@ -129,7 +126,7 @@ def _policy_moves(session: Session, at: Point, here: Settings) -> list[_Move]:
         now = dict(policy.outcomes).get(name, "") if policy.is_own else policy.outcome_of(name)
         for outcome in OUTCOMES:
             if outcome != now:
-                words = f"{_WORDS[outcome]} {name}"
+                words = f"{ADVICE[outcome]} {name}"
                 setting = session.setting_of(policy.with_outcome(name, outcome))
                 moves.append(_Move(words, {**here, POLICY: setting}, _promise(at, now, outcome, waits)))
     return moves
@@ -187,7 +184,7 @@ def _is_better(point: Point, than: Point) -> bool:
     one, two = _worth(point), _worth(than)
     if one[0] != two[0]:
         return one[0] > two[0]
-    return one[1] > two[1] + GAIN * abs(two[1])
+    return one[1] > two[1] + UNSEEN_SHARE * abs(two[1])
 
 
 def _best(points: Sequence[Point]) -> Point | None:
@@ -209,7 +206,7 @@ def _move_text(move: _Move, before: Point, after: Point) -> str:
 
 
 def _move_as_fast_text(before: Point, after: Point) -> str:
-    """Return what leads from where the search has ended to the best of its points, which is not faster by ``GAIN``."""
+    """Return what leads from where the search has ended to the best of its points, which is hardly faster."""
     changed = [name for name in {**before.settings, **after.settings} if _differs(name, before, after)]
     words = " ".join(f"{name}={after.settings.get(name, 'default' if name == FLAGS else OWN)}" for name in changed)
     sizes = [point.memory.device_bytes if point.memory else None for point in (before, after)]

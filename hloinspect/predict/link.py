@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import HostLink
-from hloinspect.kinds import Direction
-from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.kinds import D2H, H2D, Direction
 from hloinspect.predict.scenario import Scenario
 
 _DONE_BYTES = 1e-3

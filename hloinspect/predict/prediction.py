@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hloinspect.hardware.target import Target
-from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, Verdict, verdict_of
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.kinds import D2H, H2D, SYNCHRONOUS, UNKNOWN, Verdict, verdict_of
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import rates_of
 from hloinspect.predict.reasons import Circumstances, Reason, circumstances, reason_of

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from hloinspect.hlo.model import Computation
-from hloinspect.kinds import HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN, Binding, Direction, Verdict
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.kinds import D2H, H2D, HIDDEN, HIDDEN_SHARE, SYNCHRONOUS, UNKNOWN, Binding, Direction, Verdict
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.link import Rates
 from hloinspect.predict.simulate import Window
 from hloinspect.timeline.timeline import TransferTimes
+from hloinspect.units import PS_PER_MS
 
 WINDOW: Final = "window"
 QUEUE: Final = "queue"
@@ -90,7 +91,7 @@ def reason_of(
         return Reason("its loop has no iterations")
     if transfer.bytes_per_step > 0 and times.duration_ps == 0:
         return Reason("it lies in a branch of a conditional that the prediction does not take")
-    takes_ms = times.duration_ps / transfer.executions / 1e9
+    takes_ms = times.duration_ps / transfer.executions / PS_PER_MS
     if verdict == UNKNOWN:
         return Reason("no done was found for its start, so it is not known when it is waited for")
     if verdict == SYNCHRONOUS:
@@ -100,7 +101,7 @@ def reason_of(
         return Reason("compute or collectives cover it")
     if times.cover_ps >= HIDDEN_SHARE * times.duration_ps:
         wait_ps = times.wait_ps / transfer.executions
-        text = f"only a collective covers it while the main stream waits {wait_ps / 1e9:.3g} ms for it each time"
+        text = f"only a collective covers it while the main stream waits {wait_ps / PS_PER_MS:.3g} ms for it each time"
         return _sized(text, COLLECTIVE, transfer, window, around.rates, wait_ps)
     if times.wait_ps == 0:
         bare_ps = times.exposed_ps / transfer.executions
@@ -112,7 +113,7 @@ def reason_of(
 def _short_window(
     transfer: Transfer, takes_ms: float, window: Window | None, behind: int | None, around: Circumstances
 ) -> Reason:
-    length_ms = window.length_ps / 1e9 if window is not None else 0.0
+    length_ms = window.length_ps / PS_PER_MS if window is not None else 0.0
     if length_ms < 0.005 * takes_ms:
         text = f"it is waited for as soon as it is started, and takes {takes_ms:.3g} ms"
     else:

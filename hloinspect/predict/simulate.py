@@ -19,8 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hloinspect.hardware.target import Target
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.pairs import Key
-from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.offload.transfers import Transfer
 from hloinspect.predict.contention import MAX_TAKEN, Idle, Kernels, SideStream
 from hloinspect.predict.durations import Durations
 from hloinspect.predict.link import Link, Rates, Served, rates_of
@@ -127,9 +128,9 @@ class Simulator:
 
     def _computation(self, name: str) -> None:
         for operation in self._schedule.operations[name]:
-            self._operation(name, operation)
+            self._operation(operation)
 
-    def _operation(self, name: str, operation: Operation) -> None:
+    def _operation(self, operation: Operation) -> None:
         match operation:
             case Run():
                 self._run_kernels(operation)

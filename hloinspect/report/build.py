@@ -35,8 +35,7 @@ from hloinspect.report.schema import (
     TransferInfo,
     Unknown,
 )
-
-_MS = 1e9  # picoseconds
+from hloinspect.units import PS_PER_MS
 
 
 def build_report(  # noqa: PLR0913  (the parts of a report, each made by another room)
@@ -137,21 +136,23 @@ def predicted_step(prediction: Prediction) -> PredictedStep:
     """Return the predicted step in milliseconds."""
     step = prediction.step
     return PredictedStep(
-        time_ms=step.time_ps / _MS,
-        low_ms=prediction.low_ps / _MS,
-        high_ms=prediction.high_ps / _MS,
-        compute_ms=step.compute_ps / _MS,
-        collective_exposed_ms=step.collective_exposed_ps / _MS,
-        exposed_ms=Exposed(step.exposed_d2h_ps / _MS, step.exposed_h2d_ps / _MS, step.exposed_ps / _MS),
-        stall_ms=step.stall_ps / _MS,
-        stall_low_ms=prediction.low_stall_ps / _MS,
-        stall_high_ms=prediction.high_stall_ps / _MS,
-        stall_d2h_ms=prediction.stall_d2h_ps / _MS,
-        stall_h2d_ms=prediction.stall_h2d_ps / _MS,
-        without_transfers_ms=prediction.without_transfers_ps / _MS,
-        ideal_ms=prediction.ideal_ps / _MS,
-        busy_d2h_ms=step.busy_d2h_ps / _MS,
-        busy_h2d_ms=step.busy_h2d_ps / _MS,
+        time_ms=step.time_ps / PS_PER_MS,
+        low_ms=prediction.low_ps / PS_PER_MS,
+        high_ms=prediction.high_ps / PS_PER_MS,
+        compute_ms=step.compute_ps / PS_PER_MS,
+        collective_exposed_ms=step.collective_exposed_ps / PS_PER_MS,
+        exposed_ms=Exposed(
+            step.exposed_d2h_ps / PS_PER_MS, step.exposed_h2d_ps / PS_PER_MS, step.exposed_ps / PS_PER_MS
+        ),
+        stall_ms=step.stall_ps / PS_PER_MS,
+        stall_low_ms=prediction.low_stall_ps / PS_PER_MS,
+        stall_high_ms=prediction.high_stall_ps / PS_PER_MS,
+        stall_d2h_ms=prediction.stall_d2h_ps / PS_PER_MS,
+        stall_h2d_ms=prediction.stall_h2d_ps / PS_PER_MS,
+        without_transfers_ms=prediction.without_transfers_ps / PS_PER_MS,
+        ideal_ms=prediction.ideal_ps / PS_PER_MS,
+        busy_d2h_ms=step.busy_d2h_ps / PS_PER_MS,
+        busy_h2d_ms=step.busy_h2d_ps / PS_PER_MS,
     )
 
 
@@ -190,16 +191,16 @@ def _predicted(transfer: Transfer, found: TransferPrediction) -> PredictedTransf
     reason = found.reason
     gain = found.gain_if_free_ps
     return PredictedTransfer(
-        duration_each_ms=times.duration_ps / max(transfer.executions, 1) / _MS,
-        duration_ms=times.duration_ps / _MS,
-        cover_ms=times.cover_ps / _MS,
-        exposed_ms=times.exposed_ps / _MS,
-        wait_ms=times.wait_ps / _MS,
-        gain_if_free_ms=None if gain is None else gain / _MS,
-        low_ms=found.low_wait_ps / _MS,
-        high_ms=found.high_wait_ps / _MS,
+        duration_each_ms=times.duration_ps / max(transfer.executions, 1) / PS_PER_MS,
+        duration_ms=times.duration_ps / PS_PER_MS,
+        cover_ms=times.cover_ps / PS_PER_MS,
+        exposed_ms=times.exposed_ps / PS_PER_MS,
+        wait_ms=times.wait_ps / PS_PER_MS,
+        gain_if_free_ms=None if gain is None else gain / PS_PER_MS,
+        low_ms=found.low_wait_ps / PS_PER_MS,
+        high_ms=found.high_wait_ps / PS_PER_MS,
         needed_link_gbps=None if reason.needed_bytes_per_s is None else reason.needed_bytes_per_s / 1e9,
         binding=reason.binding or None,
-        missing_each_ms=None if reason.missing_ps is None else reason.missing_ps / _MS,
+        missing_each_ms=None if reason.missing_ps is None else reason.missing_ps / PS_PER_MS,
         largest_hidden_bytes=reason.largest_hidden_bytes,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, verdict_of
+from hloinspect.measure.figures import Floats
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
     AllSteps,
@@ -26,10 +27,8 @@ from hloinspect.report.schema import (
     TraceInfo,
     TransferInfo,
 )
-from hloinspect.units import time_text
+from hloinspect.units import PS_PER_MS, time_text
 
-Floats = NDArray[np.float64]
-_MS = 1e9  # picoseconds
 _RATE = 1e3  # bytes a picosecond in GB/s
 
 
@@ -62,7 +61,7 @@ def measured_step(files: Sequence[MeasuredFile]) -> MeasuredStep | None:
 
     def every(name: str) -> Floats:
         parts = [device.figures[name][chosen] for device, chosen in zip(devices, clean, strict=True)]
-        return np.concatenate(parts) / _MS
+        return np.concatenate(parts) / PS_PER_MS
 
     def mean(name: str) -> float:
         return float(np.mean(every(name)))
@@ -95,7 +94,7 @@ def device_infos(files: Sequence[MeasuredFile]) -> tuple[DeviceInfo, ...]:
 
 def _device(own: _Own) -> DeviceInfo:
     device, clean = own.device, own.device.clean
-    figures = {name: values[clean] / _MS for name, values in device.figures.items()}
+    figures = {name: values[clean] / PS_PER_MS for name, values in device.figures.items()}
 
     def mean(name: str) -> float | None:
         return float(np.mean(figures[name])) if clean.any() else None
@@ -116,10 +115,10 @@ def _device(own: _Own) -> DeviceInfo:
         host_bound_ms=mean("host_bound_ps"),
         all_steps=AllSteps(
             len(clean),
-            *(float(device.figures[name].sum()) / _MS for name in ("time_ps", "compute_ps", "stall_ps")),
+            *(float(device.figures[name].sum()) / PS_PER_MS for name in ("time_ps", "compute_ps", "stall_ps")),
         ),
         set_aside=tuple(
-            SetAsideStep(int(device.numbers[i]), float(device.start_ps[i]) / _MS, reason, device.details[i])
+            SetAsideStep(int(device.numbers[i]), float(device.start_ps[i]) / PS_PER_MS, reason, device.details[i])
             for i, reason in enumerate(device.set_aside)
             if reason
         ),
@@ -171,7 +170,7 @@ def _columns(number: int, devices: Sequence[MeasuredDevice]) -> Mapping[str, NDA
 
 def _transfer(transfer: TransferInfo, columns: Mapping[str, NDArray[np.int64]], is_window: bool) -> MeasuredTransfer:
     events = int(columns["events"].sum())
-    duration, cover, wait = (columns[name] / _MS for name in ("duration_ps", "cover_ps", "wait_ps"))
+    duration, cover, wait = (columns[name] / PS_PER_MS for name in ("duration_ps", "cover_ps", "wait_ps"))
     waits = spread(wait)
     predicted = transfer.predicted.wait_ms if transfer.predicted else 0.0
     return MeasuredTransfer(
@@ -239,7 +238,7 @@ def trace_info(
                 name=seen.name or (old.name if old else ""),
                 program_id=seen.program,
                 runs=max(seen.runs, old.runs if old else 0),
-                device_ms=seen.device_ps / _MS + (old.device_ms if old else 0.0),
+                device_ms=seen.device_ps / PS_PER_MS + (old.device_ms if old else 0.0),
                 transfers=seen.transfers if seen.transfers is not None else (old.transfers if old else None),
                 is_step=seen.program == program,
             )
@@ -247,7 +246,7 @@ def trace_info(
             before = other_copies.get(copies.direction, OtherCopiesInfo(copies.direction, 0, 0, 0.0))
             other_copies[copies.direction] = OtherCopiesInfo(
                 *(copies.direction, before.count + copies.count, before.bytes + copies.bytes),
-                before.device_ms + copies.device_ps / _MS,
+                before.device_ms + copies.device_ps / PS_PER_MS,
             )
     total = sum(classified.values())
     return TraceInfo(

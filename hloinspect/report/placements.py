@@ -88,14 +88,12 @@ class RequestedOf:
     flags: Sequence[str] = ()
 
 
-def audit_info(offload: Offload, sources: RequestedOf) -> AuditInfo:
-    """Return what was requested and what became of it; without any source only ``unknown``. Raises InputError where a
-    file cannot be read or is not what it should be."""
-    return audited(offload, sources)[1]
-
-
 def audited(offload: Offload, sources: RequestedOf) -> tuple[Offload, AuditInfo]:
-    """Return the offload and its audit. Transfers without a name get the checkpoint name that the audit finds."""
+    """Return the offload and its audit: what was requested and the outcome, without any source only ``unknown``.
+
+    Transfers without a name get the checkpoint name that the audit finds. Raises InputError where a file cannot be read
+    or is not what it should be.
+    """
     from hloinspect.placements.audit import audit
 
     placements, policies = _placements(sources)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from hloinspect.kinds import HIDDEN, SYNCHRONOUS, UNKNOWN
+from hloinspect.kinds import D2H, H2D, HIDDEN, SYNCHRONOUS, UNKNOWN
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ARGUMENT
-from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.offload.transfers import Transfer
 from hloinspect.rules.facts import Facts
 
 SCHEDULER_FLAG = "xla_gpu_enable_latency_hiding_scheduler"

@@ -53,10 +53,6 @@ class Choice:
         return self.severity[max(fitting, key=_length)] if fitting else None
 
 
-NOTHING = Choice(select=())
-"""No rule at all."""
-
-
 def _fits(prefix: str, code: str) -> bool:
     return prefix == ALL or code.startswith(prefix)
 

@@ -10,6 +10,7 @@ from hloinspect.report.schema import AuditEntry
 from hloinspect.rules.advice import scanning
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import AUDIT, ERROR, INFO, MODULE, WARNING, Found, Rule
+from hloinspect.units import listed
 
 _LESS: Mapping[str, Severity] = {"constant": INFO, "dead": WARNING}
 """Causes with a lower severity: no value that the step returns should be in host memory."""
@@ -110,11 +111,9 @@ def not_requested(evidence: Evidence) -> Iterator[Found]:
     if audit is None or audit.requested_from is None or not (audit.unexplained or audit.unexplained_host):
         return
     ids = evidence.costliest_first(audit.unexplained)
-    count = len(ids) + len(audit.unexplained_host)
     names = [evidence.infos[number].start for number in ids] + list(audit.unexplained_host)
-    more = f" and {count - 3} more" if count > 3 else ""
     yield Found(
-        message=f"nothing in the program requests {', '.join(names[:3])}{more}",
+        message=f"nothing in the program requests {listed(names, 3)}",
         remedy="hloinspect passes shows which compiler pass makes it; inspect --audit shows the requested placements",
         transfers=ids,
         cost_ms=evidence.wait_ms(ids),

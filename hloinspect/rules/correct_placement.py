@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.compile.versions import BUT_NOT
+from hloinspect.kinds import D2H
 from hloinspect.offload.events import HOST_COMPUTE
-from hloinspect.offload.transfers import D2H, HostCopy
+from hloinspect.offload.transfers import HostCopy
 from hloinspect.report.placements import keep_apart
 from hloinspect.report.schema import AuditEntry
 from hloinspect.rules.advice import scanning

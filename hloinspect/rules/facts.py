@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.mechanism import UNKNOWN
 from hloinspect.offload.program import Program
 from hloinspect.offload.roundtrips import NEVER_READ
 from hloinspect.offload.slices import Slices
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.report.schema import PredictedStep, PredictedTransfer, Report, SourceInfo, TransferInfo
 from hloinspect.rules.facts_buffers import sends_constant, transfers_by_buffer
 from hloinspect.rules.facts_flags import compiled_version, flag_value, optimization_level, pipelining_setting

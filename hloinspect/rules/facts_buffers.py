@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from hloinspect.offload.transfers import D2H, Transfer
+from hloinspect.kinds import D2H
+from hloinspect.offload.transfers import Transfer
 
 if TYPE_CHECKING:
     from hloinspect.hlo.model import Module

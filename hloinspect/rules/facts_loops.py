@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hloinspect.units import PS_PER_MS
+
 if TYPE_CHECKING:
     from hloinspect.hardware.target import Target
     from hloinspect.hlo.model import Computation
@@ -76,7 +78,7 @@ def loop_kernels_ms(program: Program, body: str, target: Target, scenario: Scena
         ends = instruction.start_of or instruction.done_of or instruction.opcode.endswith("-update")
         if not ends and not is_free(instruction):
             total += cost_of(program.module, computation, instruction).time_ps(target, scenario)
-    return total * program.executions[body] / 1e9
+    return total * program.executions[body] / PS_PER_MS
 
 
 def is_peeled(program: Program, loops: Mapping[str, LoopInfo], written: Sequence[Transfer]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from hloinspect.offload.transfers import H2D, Transfer
+from hloinspect.kinds import H2D
+from hloinspect.offload.transfers import Transfer
 
 if TYPE_CHECKING:
     from hloinspect.hlo.model import Computation, Module

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.roundtrips import ARGUMENT
-from hloinspect.offload.transfers import D2H, H2D, Transfer
+from hloinspect.offload.transfers import Transfer
 from hloinspect.rules.advice import allocator_limit_bytes, fits_with, scanning
 from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.causes import EARLY

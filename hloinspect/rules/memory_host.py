@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hloinspect.compile.versions import BUT_NOT
-from hloinspect.offload.transfers import D2H, HostCopy
+from hloinspect.kinds import D2H
+from hloinspect.offload.transfers import HostCopy
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, MEMORY, MODULE, TARGET, WARNING, Found, Rule

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloinspect.offload.transfers import D2H, Transfer
+from hloinspect.kinds import D2H
+from hloinspect.offload.transfers import Transfer
 from hloinspect.rules.advice import fits_with
 from hloinspect.rules.causes import LINK, QUEUE
 from hloinspect.rules.evidence import Evidence

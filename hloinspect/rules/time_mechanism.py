@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from hloinspect.compile.versions import BUT_NOT
 from hloinspect.hlo.shape import Shape
+from hloinspect.kinds import D2H
 from hloinspect.offload.events import HOST_COMPUTE
 from hloinspect.offload.roundtrips import ROUND_TRIP
-from hloinspect.offload.transfers import D2H, Transfer, wrapped_body
+from hloinspect.offload.transfers import Transfer, wrapped_body
 from hloinspect.rules.advice import scanning
 from hloinspect.rules.causes import ESTIMATOR_FLAG, SCHEDULER, SCHEDULER_FLAG
 from hloinspect.rules.evidence import Evidence

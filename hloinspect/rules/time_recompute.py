@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hloinspect.offload.transfers import D2H
+from hloinspect.kinds import D2H
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import MODULE, PREDICTION, SCHEDULE, TARGET, WARNING, Found, Rule
 from hloinspect.rules.words import transfers_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.kinds import D2H, H2D
 from hloinspect.report.link import link_that_hides_gbps
 from hloinspect.rules.advice import fits_with, pipelining
 from hloinspect.rules.causes import BLOCKING, POINT_OF_USE, SHORT

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from hloinspect.kinds import Basis
+from hloinspect.kinds import D2H, H2D, Basis
 from hloinspect.timeline.intervals import Span, covered_length, intersect, length, subtract, union
 
 IntervalKind = Literal["compute", "collective", "d2h", "h2d", "wait"]
@@ -19,11 +19,11 @@ Stream = Literal["main", "side", "communication", "d2h", "h2d"]
 
 COMPUTE: Final = "compute"
 COLLECTIVE: Final = "collective"
-D2H: Final = "d2h"
-H2D: Final = "h2d"
 WAIT: Final = "wait"
 START: Final = "start"
 DONE: Final = "done"
+
+KINDS: tuple[IntervalKind, ...] = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 
 
 @dataclass(frozen=True, slots=True)

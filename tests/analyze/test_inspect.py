@@ -172,7 +172,7 @@ def test_ways_to_the_host_that_are_not_followed_make_the_answer_unknown(sample: 
     result = run(path, "--target", "gb200")
     assert result.exit_code == 3
     assert "nothing in this module moves" not in result.stdout
-    assert "cannot tell: r talk" in result.stdout
+    assert "not known: r talk" in result.stdout
 
 
 def test_all_shows_every_row_of_a_long_list(sample: Callable[[str], Path]) -> None:

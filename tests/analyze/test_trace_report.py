@@ -194,7 +194,7 @@ def test_dropped_events_put_every_verdict_in_doubt(slow: Path, tmp_path: Path) -
     path.write_bytes(space.SerializeToString())
     done = run_command(str(path))
     assert done.return_value == 3
-    assert "cannot tell: the profiler says: Detected GPU events dropped" in done.output
+    assert "not known: the profiler says: Detected GPU events dropped" in done.output
     assert all(transfer.robust is False for transfer in trace(str(path)).report.transfers)
     assert "? the profiler dropped events" in done.output
 

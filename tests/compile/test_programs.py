@@ -158,8 +158,8 @@ def test_flags_of_the_steps_own_code_leave_the_environment(monkeypatch: pytest.M
 @needs_jax
 @pytest.mark.slow
 @pytest.mark.parametrize("requested", ["value", "numpy", "closed"])
-def test_asking_for_a_value_on_the_target_says_that_nothing_runs_there(met: dict[str, Any], requested: str) -> None:
-    assert met[requested].startswith("NoValueError: the step's code asks for the value of TargetArray(float32")
+def test_reading_a_value_on_the_target_says_that_nothing_runs_there(met: dict[str, Any], requested: str) -> None:
+    assert met[requested].startswith("NoValueError: the step's code needs the value of TargetArray(float32")
     assert "nothing runs there, only shapes are known" in met[requested]
 
 
@@ -318,5 +318,5 @@ def test_a_target_array_that_a_jitted_function_closes_over_is_one_clear_line(tmp
         "    w = jax.device_put(jnp.ones((4, 4)), jax.devices()[0])\n"
         "    return jax.jit(lambda x: x @ w).lower(jnp.ones((4, 4)))\n"
     )
-    with pytest.raises(CompileError, match=r"asks for the value of TargetArray\(float32\[4, 4\].*closing\.py:4"):
+    with pytest.raises(CompileError, match=r"needs the value of TargetArray\(float32\[4, 4\].*closing\.py:4"):
         compile_step(f"{tmp_path / 'closing.py'}:step", H100, out=tmp_path / "out")

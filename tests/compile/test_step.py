@@ -376,7 +376,7 @@ def _runs(pid: str) -> bool:
 def test_an_offload_that_xla_deletes_is_noted(steps: Path) -> None:
     result = compile_step("steps.py:without_a_barrier", GB200, out=steps / "out")
     assert "S(5)" not in result.module_text.read_text()
-    (note,) = [note for note in result.manifest.notes if note.startswith("the offload asked for is gone")]
+    (note,) = [note for note in result.manifest.notes if note.startswith("the requested offload is gone")]
     assert "placements on the host" in note
 
 

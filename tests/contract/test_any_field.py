@@ -161,6 +161,7 @@ def test_every_document_is_taken_as_it_is(name: str, folder: Path) -> None:
         assert read is None or same(document, read)
 
 
+@pytest.mark.timeout(examples(600, 3_600))
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
 @settings(WORLD, max_examples=examples(200, 20_000))
@@ -193,6 +194,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.timeout(examples(600, 3_600))
 @pytest.mark.parametrize("name", KINDS)
 @given(data=st.data())
 @settings(WORLD, max_examples=examples(25, 1_000))

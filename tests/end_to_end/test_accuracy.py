@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hloinspect.hardware import load_target
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.text import parse_text
-from hloinspect.offload.transfers import D2H, H2D, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import find_offload
 from hloinspect.predict import predict
 from hloinspect.predict.scenario import scenarios
 from tests.support.places import ROOT

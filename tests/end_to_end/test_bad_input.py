@@ -105,7 +105,7 @@ def test_a_truncated_text_is_refused_with_the_place(tmp_path: Path, share: float
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.95])
 def test_a_truncated_proto_or_archive_is_refused(tmp_path: Path, share: float) -> None:
-    """Not everywhere: a proto that ends between two of its last fields cannot be told from a whole one."""
+    """Not everywhere: a proto that ends between two of its last fields looks like a whole one."""
     packed = SCAN_PROTO.read_bytes()
     proto = gzip.decompress(packed)
     path = written(tmp_path, proto[: int(len(proto) * share)])
@@ -127,7 +127,7 @@ def test_an_instruction_that_makes_no_sense_is_refused_with_its_line(tmp_path: P
 
 
 def test_a_faulty_line_in_the_middle_of_a_fusion_is_refused_too(tmp_path: Path) -> None:
-    # pricing a fusion looks over its lines without taking them apart, and must not look past one that it cannot read
+    # pricing a fusion looks over its lines without parsing them, and must not look past one that it cannot read
     text = text_of_module()
     assert " multiply(" in text[: text.index("ENTRY ")]
     refused(written(tmp_path, text.replace(" multiply(", " multiply[", 1)), "line ")
@@ -378,8 +378,8 @@ def test_instructions_that_contradict_themselves_are_judged_or_refused(tmp_path:
 def test_a_loop_that_cannot_be_counted_is_said_and_is_not_enough_for_a_gate() -> None:
     """The text has lost the root of the loop's body."""
     path = str(ROOT / "tests" / "data" / "cases" / "trip_count_hang.hlo")
-    told = CliRunner().invoke(main, ["inspect", path, "--target", "v5e", "--link", "16GB/s"])
-    assert "how many iterations the loop while.12 has cannot be read from the module" in told.output
+    shown = CliRunner().invoke(main, ["inspect", path, "--target", "v5e", "--link", "16GB/s"])
+    assert "how many iterations the loop while.12 has cannot be read from the module" in shown.output
     gate = CliRunner().invoke(main, ["check", path, "--target", "v5e", "--link", "16GB/s", "--budget", "stall=99%"])
     assert gate.exit_code == 3
     assert gate.output.startswith("UNKNOWN")

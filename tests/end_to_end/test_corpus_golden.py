@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hloinspect.hlo import load_module
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import Offload, Transfer, find_offload
 from tests.support.places import ROOT
 
 CORPUS = Path(os.environ.get("HLOINSPECT_CORPUS", ROOT.parent / "shared" / "corpus"))
@@ -36,7 +37,7 @@ def asynchronous(offload: Offload, direction: str) -> list[Transfer]:
 
 
 def facts_of(transfer: Transfer) -> tuple[str, str, str, int, int]:
-    """What golden.json tells of a transfer."""
+    """What golden.json says of a transfer."""
     return (transfer.start, transfer.computation, transfer.direction, transfer.bytes, transfer.executions)
 
 
@@ -197,14 +198,14 @@ def test_jax_0_7_2_sends_a_stack_of_zeros_to_the_host_at_the_entry() -> None:
 def test_a_dump_and_as_text_of_one_version_give_the_same_transfers(plain: str) -> None:
     """The two were compiled from one program; as_text() may lose the mechanism, and names computations otherwise."""
 
-    def told(file: str) -> list[tuple[Any, ...]]:
+    def shown(file: str) -> list[tuple[Any, ...]]:
         transfers = offload_of(f"hlo/versions/{file}").transfers
         return [
             (t.id, t.direction, t.bytes, t.executions, t.tensor, t.start, t.done, t.loop_depth, t.round_trip)
             for t in transfers
         ]
 
-    assert told(plain) == told(plain.replace(".hlo", "_dump.hlo"))
+    assert shown(plain) == shown(plain.replace(".hlo", "_dump.hlo"))
     assert {t.mechanism for t in offload_of(f"hlo/versions/{plain.replace('.hlo', '_dump.hlo')}").transfers} == {"dma"}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from hloinspect.hardware import load_target, with_link
 from hloinspect.hlo.load import load_module
-from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL
-from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
+from hloinspect.kinds import D2H, EXPOSED, H2D, HIDDEN, PARTIAL
+from hloinspect.offload.transfers import Offload, find_offload
 from hloinspect.predict import Prediction, predict
 from hloinspect.predict.scenario import scenarios
 from hloinspect.predict.schedule import Run, device_count, schedule_of
@@ -124,7 +124,7 @@ def test_a_module_without_offload_neither_stalls_nor_gains(corpus: Path) -> None
 @pytest.mark.parametrize("name", MAXTEXT)
 def test_a_maxtext_step_predicts_figures_that_are_in_order(corpus: Path, name: str) -> None:
     offload, prediction = predicted(corpus / "maxtext" / f"{name}.hlo.gz", "gb200", domain=64)
-    step, slack = prediction.step, 1e-9 * prediction.step.time_ps  # picoseconds are rounded in every turn of a loop
+    step, slack = prediction.step, 1e-9 * prediction.step.time_ps  # picoseconds are rounded in each iteration
     assert prediction.low_ps <= step.time_ps <= prediction.high_ps
     assert prediction.low_stall_ps <= step.stall_ps <= prediction.high_stall_ps
     assert prediction.without_transfers_ps <= step.time_ps + slack

@@ -25,7 +25,7 @@ def executable(path: Path, script: str) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of one empty module and no dependencies: its environments are real, quick to make, and ask no index."""
+    """A project of one empty module and no dependencies: its environments are real, quick to make and need no index."""
     (tmp_path / "pyproject.toml").write_text(PYPROJECT)
     (tmp_path / "backend.py").write_text(BACKEND)
     monkeypatch.setattr(dev, "ROOT", tmp_path)
@@ -42,7 +42,7 @@ name = "tiny"
 version = "1"
 """
 
-# The least that pip asks of a build back end for an editable install: a wheel with metadata, and here two extras.
+# The least that pip needs of a build back end for an editable install: a wheel with metadata, and here two extras.
 BACKEND = """
 import zipfile
 def build_editable(folder, config_settings=None, metadata_directory=None):

@@ -65,7 +65,7 @@ CASES = [
     Case("activations_unrolled", "4 d2h dma, 4 h2d dma"),
     Case("activations_nested_scan", "d2h dma, h2d dma"),
     Case("parameters_by_layer", "h2d dma"),
-    # a whole group is first sliced from host to host, once a turn of the outer loop
+    # a whole group is first sliced from host to host, once an iteration of the outer loop
     Case("parameters_nested_scan", "h2d dma", host_copies=1),
     Case("parameters_at_once", "h2d dma"),
     Case("optimizer", "d2h dma, h2d dma"),

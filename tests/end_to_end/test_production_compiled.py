@@ -46,7 +46,7 @@ def two_gathers():
     shapes = bf16(512, 512, sharding=whole), bf16(4, 512, 512, sharding=whole)
     return jax.jit(f).lower(*shapes, bf16(512, 512, sharding=parts), bf16(512, 1024, sharding=parts))
 """
-APART = "--xla_gpu_all_gather_combine_threshold_bytes=0"
+UNCOMBINED = "--xla_gpu_all_gather_combine_threshold_bytes=0"
 
 # The key of an entry: XLA's version of its cache (kVersion of autotuner_cache.cc), the device and the kernel's text.
 # cuDNN 9.14.2 is none of the target configurations'.
@@ -74,7 +74,7 @@ def results_for(version: int, block: int) -> str:
 
 
 def product_flags() -> list[str]:
-    """XLA of jax 0.12 reads this message only when it is told to."""
+    """XLA of jax 0.12 reads this message only when a flag says so."""
     is_new = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])) >= (0, 12)
     return ["xla_gpu_use_new_autotune_cache_format=false"] if is_new else []
 
@@ -151,7 +151,7 @@ def scheduled(result: CompileResult) -> list[str]:
 
 @pytest.fixture(scope="module")
 def gathers(steps: Path) -> CompileResult:
-    return compile_step(f"{steps}/steps.py:two_gathers", H100, out=steps / "gathers", devices=8, xla_flags=[APART])
+    return compile_step(f"{steps}/steps.py:two_gathers", H100, out=steps / "gathers", devices=8, xla_flags=[UNCOMBINED])
 
 
 def test_a_profile_decides_the_schedule(steps: Path, gathers: CompileResult) -> None:
@@ -163,7 +163,7 @@ def test_a_profile_decides_the_schedule(steps: Path, gathers: CompileResult) -> 
         f"{steps}/steps.py:two_gathers",
         target="h100",
         devices=8,
-        xla_flags=[APART],
+        xla_flags=[UNCOMBINED],
         production=Production(pgle=steps / "profile.txt"),
         keep=steps / "profiled",
     )

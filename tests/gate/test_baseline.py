@@ -10,23 +10,27 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from hloinspect.analyze import inspect as api
-from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.baseline import Baseline, load_baseline, to_json, update_baseline
 from hloinspect.gate.snapshot import Snapshot, snapshot_of
-from tests.support.gate_samples import FIXTURES, OLD_FIXTURES, ROOT, SMALL, compiled_directory, fixture_text, renumbered
+from tests.support.gate_samples import (
+    FIXTURES,
+    OLD_FIXTURES,
+    ROOT,
+    SMALL,
+    check,
+    compiled_directory,
+    fixture_text,
+    renumbered,
+)
 
 OPTIMIZER = FIXTURES / "gb200_optimizer" / "module.hlo.txt.gz"
 OTHER = FIXTURES / "gb200_compute_on_host_memory" / "module.hlo.txt.gz"
 SAVE = FIXTURES / "gb200_save" / "module.hlo.txt.gz"
 UNSCHEDULED = FIXTURES / "gb200_offload_scan_unscheduled" / "module.hlo.txt.gz"
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 import hloinspect
 from hloinspect.analyze import inspect as api
@@ -29,9 +29,9 @@ from hloinspect.render.data import check_json
 from hloinspect.render.terminal import check_text
 from hloinspect.report.schema import FindingInfo, Report, RuleNotRun
 from hloinspect.rules.blocking import BLOCKING, TOO_LARGE, WRONG_VALUES
-from hloinspect.rules.choice import NOTHING, Choice
+from hloinspect.rules.choice import Choice
 from hloinspect.rules.registry import RULES
-from tests.support.gate_samples import SMALL
+from tests.support.gate_samples import SMALL, check
 from tests.support.places import CASES, SUPPORT
 from tests.support.rules_samples import fixture
 
@@ -42,10 +42,6 @@ STALL = ("--target", "gb200", "--budget", "stall=90%")
 RENDERERS = (check_text, check_json, junit, sarif, github, markdown)
 
 needs_jax = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="compiling needs hloinspect[cuda]")
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -184,11 +180,12 @@ def test_configuration_takes_a_rule_out_as_an_option_does(tmp_path: Path, monkey
 
 
 def test_a_report_that_was_made_without_the_rules_says_so_too() -> None:
-    for rules in (NOTHING, Choice(ignore=("HLO3",))):
+    no_rules = Choice(select=())
+    for rules in (no_rules, Choice(ignore=("HLO3",))):
         report = api.inspect(str(WRONG), target="gb200", rules=rules).report
         checked = hloinspect.check(report, budget="stall=90%")
         assert [note.code for note in checked.notes if "was not looked for" in note.text] == sorted(
-            code for code in OVER_REPORT if rules is NOTHING or code.startswith("HLO3")
+            code for code in OVER_REPORT if rules is no_rules or code.startswith("HLO3")
         )
 
 
@@ -350,7 +347,7 @@ def test_a_choice_names_the_entry_that_leaves_a_rule_out() -> None:
     assert choice.why_left_out("HLO201") == "select = HLO1, HLO301"
     assert choice.why_left_out("HLO301") == choice.why_left_out("HLO110") == ""
     assert choice.limited_to(frozenset({"HLO301"})).why_left_out("HLO110") != ""
-    assert NOTHING.why_left_out("HLO301") == "no rule is selected"
+    assert Choice(select=()).why_left_out("HLO301") == "no rule is selected"
 
 
 def test_a_time_budget_of_python_is_refused_where_it_counts_what_is_left_out() -> None:

@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hloinspect.analyze import inspect as api
-from hloinspect.cli import main
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import METRICS as ALL_METRICS
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.judge import OVER, WITHIN, check_budget
 from hloinspect.kinds import UNKNOWN
 from hloinspect.report.schema import Report, StepInfo, Unknown
+from tests.support.gate_samples import check
 from tests.support.json_schemas import faults
 from tests.support.offload_samples import GPU, module_text
 from tests.support.places import ROOT
@@ -33,10 +32,6 @@ SAVE = FIXTURES / "gb200_save" / "module.hlo.txt.gz"
 HOST_COMPUTE = FIXTURES / "gb200_compute_on_host_memory" / "module.hlo.txt.gz"
 METRICS = ("stall", "stall.d2h", "stall.h2d", "exposed", "exposed.d2h", "exposed.h2d")
 UNITS = {"ps": 1e-9, "ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +110,20 @@ def test_anything_else_is_a_usage_error_of_one_line_with_an_example(text: str) -
 
 
 def test_a_wrong_budget_is_reported_before_anything_is_read() -> None:
-    result = run("no/such/file.hlo", "--target", "gb200", "--budget", "stall=2")
+    result = check("no/such/file.hlo", "--target", "gb200", "--budget", "stall=2")
     assert result.exit_code == 2
     assert "stall=2%" in result.stderr
     assert "no such file" not in result.stderr
 
 
 def test_a_limit_that_nothing_can_exceed_is_refused_before_anything_is_read() -> None:
-    result = run("no/such/file.hlo", "--target", "gb200", "--budget", "exposed=1000%")
+    result = check("no/such/file.hlo", "--target", "gb200", "--budget", "exposed=1000%")
     assert (result.exit_code, "no such file" in result.stderr) == (2, False)
     assert "a share of the step is at most 100 %" in result.stderr
 
 
 def test_a_gate_without_a_budget_is_wrong_use() -> None:
-    result = run(OPTIMIZER, "--target", "gb200")
+    result = check(OPTIMIZER, "--target", "gb200")
     assert (result.exit_code, "--budget" in result.stderr) == (2, True)
 
 
@@ -217,7 +212,7 @@ def test_an_unknown_memory_is_no_doubt_about_time(stalled: Report) -> None:
 def test_exit_codes_follow_the_worst_of_all_inputs_and_budgets(
     arguments: list[str | Path], code: int, labels: list[str]
 ) -> None:
-    result = run(*arguments)
+    result = check(*arguments)
     assert result.exit_code == code, result.output
     lines = [line for line in result.stdout.splitlines() if not line.startswith(" ")]
     assert [line.split()[0] for line in lines] == labels
@@ -228,19 +223,19 @@ def test_a_failure_beside_an_unknown_is_a_failure(tmp_path: Path) -> None:
     callback = 'custom-call(%a), custom_call_target="xla_python_gpu_callback"'
     body = f"%a = f32[8]{{0}} parameter(0)\nROOT %r = () {callback}{GPU}"
     path.write_text(module_text(body), encoding="utf-8")
-    assert run(path, "--target", "gb200", "--budget", "stall=1%").exit_code == 3
-    assert run(path, OPTIMIZER, "--target", "gb200", "--budget", "stall=1%").exit_code == 1
+    assert check(path, "--target", "gb200", "--budget", "stall=1%").exit_code == 3
+    assert check(path, OPTIMIZER, "--target", "gb200", "--budget", "stall=1%").exit_code == 1
 
 
 def test_a_failure_names_the_costliest_transfers_and_the_way_to_see_more() -> None:
-    result = run(OPTIMIZER, "--target", "gb200", "--budget", "stall=1%")
+    result = check(OPTIMIZER, "--target", "gb200", "--budget", "stall=1%")
     assert "look closer: hloinspect inspect" in result.stdout
     waits = [line for line in result.stdout.splitlines() if " waits " in line]
     assert len(waits) == 3
 
 
 def test_a_failure_over_findings_names_them_and_no_transfer() -> None:
-    result = run(OPTIMIZER, "--target", "gb200", "--budget", "findings=0")
+    result = check(OPTIMIZER, "--target", "gb200", "--budget", "findings=0")
     assert result.exit_code == 1
     named = [line.split(":")[0].strip() for line in result.stdout.splitlines()[1:]]
     assert named[0].startswith("HLO")
@@ -260,21 +255,21 @@ def test_json_of_a_check_keeps_its_contract() -> None:
         "--format",
         "json",
     )
-    result = run(*arguments)
+    result = check(*arguments)
     found = json.loads(result.stdout)
     assert result.exit_code == 1
     assert faults(found, "check") == []
     assert [(c["input"], c["budget"]["text"]) for c in found["checks"]] == [
         (str(path), budget) for path in (SAVE, OPTIMIZER) for budget in ("stall=1%", "exposed=1ms")
     ]
-    unknown = json.loads(run(OPTIMIZER, "--budget", "stall=1%", "--format", "json").stdout)
+    unknown = json.loads(check(OPTIMIZER, "--budget", "stall=1%", "--format", "json").stdout)
     assert faults(unknown, "check") == []
     assert (unknown["checks"][0]["status"], unknown["checks"][0]["value"]) == ("unknown", None)
 
 
 def test_a_check_can_write_its_answer_to_a_file(tmp_path: Path) -> None:
     target = tmp_path / "check.txt"
-    result = run(OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "-o", target)
+    result = check(OPTIMIZER, "--target", "gb200", "--budget", "stall=1%", "-o", target)
     assert (result.exit_code, result.stdout) == (1, "")
     assert target.read_text(encoding="utf-8").startswith("FAILED")
 

@@ -9,17 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from hloinspect.analyze import inspect as api
-from hloinspect.cli import main
 from hloinspect.errors import UsageError
 from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.config import load_gate
 from hloinspect.gate.gate import check_report, name_of
 from hloinspect.gate.origin import NAMED, PROGRAM, origin_of
-from tests.support.gate_samples import SMALL
+from tests.support.gate_samples import SMALL, check
 from tests.support.offload_samples import module_text
 
 GATE = """
@@ -53,10 +51,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "pyproject.toml").write_text(GATE, encoding="utf-8")
     monkeypatch.chdir(home)
     return home
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 def test_a_check_without_arguments_is_the_projects_gate(project: Path) -> None:

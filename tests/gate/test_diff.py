@@ -260,7 +260,7 @@ def test_two_targets_of_one_module_differ_in_time_alone() -> None:
 def test_a_side_without_evidence_is_reported_and_is_exit_code_3() -> None:
     result = diff(SMALL, SMALL)
     assert result.exit_code == 3
-    assert "cannot tell of A: no target was given" in result.stdout
+    assert "not known of A: no target was given" in result.stdout
     assert diff(SMALL, "no/such/file", "--target", "gb200").exit_code == 2
 
 

@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hloinspect.analyze import inspect as api
-from hloinspect.cli import main
 from hloinspect.gate import findings
 from hloinspect.gate.baseline import Baseline, load_baseline, update_baseline
 from hloinspect.gate.budget import parse_budget
@@ -34,7 +32,7 @@ from hloinspect.gate.snapshot import FindingGroup, Snapshot, Subject, snapshot_o
 from hloinspect.gate.words import details
 from hloinspect.render.ci.places import Place, budget_place
 from hloinspect.report.schema import FindingInfo, Report, SourceInfo
-from tests.support.gate_samples import FIXTURES
+from tests.support.gate_samples import FIXTURES, check
 
 SCAN = FIXTURES / "gb200_offload_scan" / "module.hlo.txt.gz"
 
@@ -401,10 +399,6 @@ def test_names_of_what_was_lost_distinguish_findings_without_transfers(report: R
 
 
 # ---- baselines that older versions wrote
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 def test_a_baseline_without_tensors_is_compared_by_rule_and_place(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What of MaxText's command can be told without MaxText: arguments, names, complaints, memory of a host, the answer."""
+"""MaxText's command without MaxText: arguments, names, complaints, memory of a host, the answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hloinspect.errors import UsageError
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import OFFLOAD, REMAT, SAVE
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant, inspect_maxtext
-from hloinspect.offload.names import _likeness, hlo_type_name
+from hloinspect.offload.names import hlo_type_name, likeness
 from hloinspect.options import CompileOptions
 from hloinspect.render.terminal.maxtext_text import maxtext_text
 from hloinspect.report.host_memory import HostMemory, host_memory_of
@@ -36,7 +36,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def program(tmp_path: Path) -> SimpleNamespace:
-    """As much of MaxText's program as is asked where its configurations lie."""
+    """As much of MaxText's program as is needed to find its configurations."""
     (tmp_path / "base.yml").write_text("")
     return SimpleNamespace(pyconfig=SimpleNamespace(MAXTEXT_CONFIGS_DIR=str(tmp_path)))
 
@@ -198,14 +198,14 @@ def test_any_sharding_of_a_shape_is_a_part_of_it(parts: list[tuple[int, int]], d
     whole = tuple(size * shards for size, shards in parts)
     shape = tuple(size for (size, _), left_out in zip(parts, gone, strict=True) if not left_out)
     untouched = sum(shards == 1 for (_, shards), left_out in zip(parts, gone, strict=True) if not left_out)
-    assert _likeness(shape, whole) >= untouched
-    assert _likeness((*shape, 11), whole) == -1 or any(size % 11 == 0 for size in whole)
+    assert likeness(shape, whole) >= untouched
+    assert likeness((*shape, 11), whole) == -1 or any(size % 11 == 0 for size in whole)
 
 
 def test_a_shape_that_is_no_part_and_one_of_too_many_dimensions_are_like_nothing() -> None:
-    assert _likeness((8, 3), (8, 64)) == -1
-    assert _likeness((64, 8), (8, 64)) == -1
-    assert _likeness((2,) * 20, (2,) * 20) == -1
+    assert likeness((8, 3), (8, 64)) == -1
+    assert likeness((64, 8), (8, 64)) == -1
+    assert likeness((2,) * 20, (2,) * 20) == -1
 
 
 # ---- wrong use

@@ -13,7 +13,8 @@ import pytest
 from hloinspect.analyze.inspect import inspect
 from hloinspect.hlo import load_module
 from hloinspect.inputs.manifest import manifest_from_json
-from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import Offload, find_offload
 from tests.support.hlo_samples import ROOT
 
 FIXTURES = [ROOT / "fixtures" / version / "h100_offload_by_xla" for version in ("jax0.10.2", "jax0.12.0.1")]

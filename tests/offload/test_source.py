@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hloinspect.hlo.model import Frame
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.names import OffloadedName, with_alternatives, with_names
 from hloinspect.offload.source import user_frame
-from hloinspect.offload.transfers import D2H, H2D, Offload
+from hloinspect.offload.transfers import Offload
 from tests.support.offload_samples import GPU, offload_in, only
 
 DEVICE, HOST = "f32[8,64]{1,0}", "f32[8,64]{1,0:S(5)}"

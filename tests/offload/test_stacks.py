@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from hloinspect.cli import main
 from hloinspect.hlo.load import load_module
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.stacks import MAX_EXECUTIONS, MAX_PARTNERS
-from hloinspect.offload.transfers import D2H, H2D, Offload, Tensor, find_offload
+from hloinspect.offload.transfers import Offload, Tensor, find_offload
 from hloinspect.placements.audit import audit
 from hloinspect.placements.flow import Place, Placements, Request
 from hloinspect.render.terminal.report_text import tensor_text

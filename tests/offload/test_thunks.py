@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from hloinspect.errors import HloParseError
 from hloinspect.hlo import Module, load_module
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.thunks import Thunk, ThunkSequence, mechanisms_of, parse_thunks, streams_of, transfer_thunks
-from hloinspect.offload.transfers import D2H, H2D, Offload, find_offload
+from hloinspect.offload.transfers import Offload, find_offload
 from tests.support.places import FIXTURES
 
 HOME = FIXTURES

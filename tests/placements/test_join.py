@@ -36,7 +36,7 @@ from hloinspect.placements.flow import (
     requested_in,
 )
 from hloinspect.placements.stablehlo import placements_of
-from hloinspect.report.placements import RequestedOf, audit_info
+from hloinspect.report.placements import RequestedOf, audited
 from hloinspect.report.schema import AuditInfo
 from tests.support.gate_samples import compiled_directory
 
@@ -255,7 +255,7 @@ def test_a_request_for_the_value_of_no_request_is_refused() -> None:
 
 
 def test_without_any_source_the_audit_says_what_to_give() -> None:
-    info = audit_info(module([8]), RequestedOf())
+    _, info = audited(module([8]), RequestedOf())
     assert info == AuditInfo(None, unknown=info.unknown)
     assert "STEM.stablehlo" in info.unknown[0].remedy
 
@@ -263,7 +263,7 @@ def test_without_any_source_the_audit_says_what_to_give() -> None:
 def test_from_stablehlo_names_are_not_known_and_that_is_said(tmp_path: Path) -> None:
     path = tmp_path / "step.stablehlo"
     path.write_text(program([8, 16], [True, True]))
-    info = audit_info(module([8, 16]), RequestedOf(stablehlo=path))
+    _, info = audited(module([8, 16]), RequestedOf(stablehlo=path))
     assert (info.requested_from, info.unexplained) == ("stablehlo", ())
     assert {entry.outcome for entry in info.entries} == {"kept"}
     assert "checkpoint names" in info.unknown[0].reason
@@ -273,8 +273,8 @@ def test_xlas_own_offload_is_explained_by_its_flag(tmp_path: Path) -> None:
     path = tmp_path / "step.stablehlo"
     path.write_text(program([8], [True]))
     flag = "--xla_gpu_enable_host_memory_offloading"
-    assert audit_info(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=false",))).unexplained == (3, 4)
-    info = audit_info(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=true",)))
+    assert audited(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=false",)))[1].unexplained == (3, 4)
+    _, info = audited(module([8, 64]), RequestedOf(stablehlo=path, flags=(f"{flag}=true",)))
     assert info.unexplained == ()
     assert [entry.transfers for entry in info.entries if entry.by == "flag"] == [(3, 4)]
 

@@ -8,8 +8,7 @@ from fractions import Fraction
 import pytest
 
 from hloinspect.hlo import parse_text
-from hloinspect.kinds import verdict_of
-from hloinspect.offload.transfers import D2H, H2D
+from hloinspect.kinds import D2H, H2D, verdict_of
 from hloinspect.predict.link import Rates
 from hloinspect.predict.reasons import Circumstances, Reason, has_remat_barrier, reason_of
 from hloinspect.predict.schedule import Operation

@@ -16,9 +16,10 @@ from hloinspect.profiles.xplane import split as splitting
 from hloinspect.profiles.xplane.columns import line_columns
 from hloinspect.profiles.xplane.layouts import EventLayout, Layouts, layout_of
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
-from hloinspect.profiles.xplane.space import Columns, Ints
+from hloinspect.profiles.xplane.space import Columns
 from hloinspect.profiles.xplane.split import find_events
 from hloinspect.profiles.xplane.wire import WireError
+from hloinspect.timeline.spans import Ints
 from tests.support.thorough import examples
 
 NAMES = {1: "hlo_op", 2: "program_id", 3: "occupancy", 4: "details", 700: "correlation_id"}

@@ -21,13 +21,13 @@ from hloinspect.cli import main
 from hloinspect.compile.known_errors import KNOWN, explained
 from hloinspect.errors import CompileError, UsageError
 from hloinspect.placements.requested import Requested, count_requested
+from hloinspect.render.data.rule_page import as_markdown, index_markdown
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.render.terminal.rule_text import rule_text
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.config import load_choice, with_options
 from hloinspect.rules.engine import source_line
-from hloinspect.rules.page import as_markdown, index_markdown
 from hloinspect.rules.registry import RULES, rule_of
 from hloinspect.rules.rule import HEADINGS, SEVERITIES
 from hloinspect.thresholds import SHOWN_FINDINGS

@@ -298,7 +298,7 @@ class BruteForce:
         for operation in self._schedule.operations[name]:
             yield from self._operation(operation)
 
-    def _operation(self, operation: Operation) -> Iterator[_Work | _Flow | _Task]:  # noqa: C901  (a case for each kind of operation)
+    def _operation(self, operation: Operation) -> Iterator[_Work | _Flow | _Task]:
         match operation:
             case Run():
                 yield from [self._kernel(cost) for cost in operation.costs]

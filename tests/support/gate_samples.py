@@ -7,12 +7,20 @@ import json
 import re
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
+from hloinspect.cli import main
 from tests.support.places import ROOT
 
 FIXTURES = ROOT / "fixtures" / "jax0.12.0.1"
 OLD_FIXTURES = ROOT / "fixtures" / "jax0.10.2"
 SMALL = FIXTURES / "gb200_host_stack_donated" / "module.hlo.txt.gz"
 """A module with one transfer and a wait for it, for tests that do not depend on the module."""
+
+
+def check(*arguments: str | Path) -> Result:
+    """Return what `hloinspect check` ends with and says."""
+    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 def fixture_text(name: str, home: Path = FIXTURES) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from hloinspect.hlo import Module
 from hloinspect.hlo.load import load_module_bytes
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer, find_offload
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.program import build_program
+from hloinspect.offload.slices import SliceCheck, check_slices
+from hloinspect.offload.transfers import Offload, Transfer, find_offload
 
 GPU = ', backend_config={"operation_queue_id":"1"}'
 STACK_BYTES, SLICE_BYTES = 8 * 64 * 4, 64 * 4
@@ -75,3 +79,12 @@ def moved(offload: Offload) -> list[tuple[str, str, bool, int, str]]:
 
 
 __all__ = ["D2H", "H2D"]
+
+
+def checks_of(module: Module) -> tuple[SliceCheck, ...]:
+    return check_slices(build_program(module)).checks
+
+
+def wrong(module: Module) -> list[str]:
+    """Return the instructions whose slices are not where their index says."""
+    return [check.instruction for check in checks_of(module) if not check.agrees]

@@ -8,18 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, verdict_of
-from hloinspect.timeline.timeline import (
-    COLLECTIVE,
-    COMPUTE,
-    D2H,
-    H2D,
-    WAIT,
-    Interval,
-    Segment,
-    Timeline,
-    overlap,
-)
+from hloinspect.kinds import D2H, EXPOSED, H2D, HIDDEN, PARTIAL, verdict_of
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Interval, Segment, Timeline, overlap
 
 END = 24
 

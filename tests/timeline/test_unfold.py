@@ -10,15 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.predict.schedule import Loop, Operation, Schedule
 from hloinspect.predict.simulate import simulate
 from hloinspect.timeline.intervals import length, subtract, union
 from hloinspect.timeline.timeline import (
     COLLECTIVE,
     COMPUTE,
-    D2H,
     DONE,
-    H2D,
     START,
     WAIT,
     Fold,

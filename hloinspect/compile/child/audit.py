@@ -15,9 +15,7 @@ from types import FrameType
 from typing import Literal
 
 from hloinspect.compile.child.jax_types import Equation, Jaxpr, Lowered, Placing, Variable
-from hloinspect.compile.child.names import _inner_jaxprs as inner_jaxprs
-from hloinspect.compile.child.names import _is_host as is_host
-from hloinspect.compile.child.names import _user_frame as user_frame
+from hloinspect.compile.child.names import inner_jaxprs, is_host, user_frame
 from hloinspect.hlo.model import Frame
 from hloinspect.kinds import PlacementBy
 from hloinspect.offload.source import is_library_frame

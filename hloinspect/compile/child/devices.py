@@ -1,4 +1,4 @@
-"""Makes JAX take a compile-only topology for the machine it runs on (child process only; nothing is ever undone).
+"""Make JAX take a compile-only topology for the machine it runs on (child process only; nothing is ever undone).
 
 JAX can compile for devices that are not there, but a program must be written for that: build its mesh from a topology,
 never run anything. Ordinary programs call ``jax.devices()``, initialize parameters, put them on devices. So the pieces

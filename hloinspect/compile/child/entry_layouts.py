@@ -1,4 +1,4 @@
-"""Tells XLA which arguments and results are in host memory, where its compiler does not read it (child process only).
+"""Give XLA layouts that put arguments and results in host memory, where its compiler ignores their memory kinds.
 
 XLA's compile-only GPU compiler reads ``mhlo.memory_kind`` of a module's arguments and results from jax 0.10 on. Before,
 it drops it: parameters and optimizer state of a step are compiled as device memory, or the module is refused (E1200).

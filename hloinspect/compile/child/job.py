@@ -15,7 +15,7 @@ from hloinspect.compile.child.jax_types import Jaxpr, Lowered
 from hloinspect.compile.child.policies import MadePolicy
 from hloinspect.compile.flags import Option
 from hloinspect.compile.protocol import Compilation, Message, NamedPolicy, Progress
-from hloinspect.inputs import manifest as result
+from hloinspect.inputs import manifest
 from hloinspect.placements.flow import Place
 
 
@@ -26,22 +26,22 @@ class Job:
 
     compilation: Compilation
     send: Callable[[Message], None] = lambda message: None
-    seconds: dict[result.Phase, float] = field(default_factory=dict)
+    seconds: dict[manifest.Phase, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     # By the id of what a Lowered wraps (that of pmap is no jax.stages.Lowered).
     jaxprs: dict[int, tuple[Jaxpr, Lowered]] = field(default_factory=dict)
-    offload_names: tuple[result.OffloadName, ...] = ()
+    offload_names: tuple[manifest.OffloadName, ...] = ()
     policy_names: dict[str, Place | None] = field(default_factory=dict)  # names that some policy offloads, its line
     requested: dict[str, object] = field(default_factory=dict)  # what the jaxpr requests of host memory
     # What the configuration of a library says.
-    settings: result.MaxTextSettings = field(default_factory=result.MaxTextSettings)
+    settings: manifest.MaxTextSettings = field(default_factory=manifest.MaxTextSettings)
     policies: list[NamedPolicy] = field(default_factory=list)  # those that the step has made of names
     made: list[MadePolicy] = field(default_factory=list)  # the same, and whether they are in use
     compile_notes: tuple[str, ...] = ()  # those of notes that came while compiling
     cuda: Path | None = None  # where NVIDIA's assembler is, for a GPU
     before: configuration.Before | None = None  # what was set before the step's code ran
-    configuration: result.Configuration | None = None
-    production: result.ProductionUse = field(default_factory=result.ProductionUse)
+    configuration: manifest.Configuration | None = None
+    production: manifest.ProductionUse = field(default_factory=manifest.ProductionUse)
 
     def say(self, text: str) -> None:
         """Send a short text for the user."""
@@ -53,7 +53,7 @@ class Job:
             self.notes.append(text)
 
     @contextmanager
-    def timed(self, name: result.Phase) -> Iterator[None]:
+    def timed(self, name: manifest.Phase) -> Iterator[None]:
         """Note how long the body takes."""
         start = time.perf_counter()
         yield

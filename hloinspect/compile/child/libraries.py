@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hloinspect.compile.versions import release_of
-from hloinspect.inputs import manifest as result
+from hloinspect.inputs import manifest
 
 _COMPILERS = {
     "gpu": {
@@ -72,11 +72,11 @@ def other_releases(platform: str, environ: Mapping[str, str] = os.environ) -> li
     if wanted and version and release_of(version, len(wanted)) != wanted:
         numbers = ".".join(map(str, wanted))
         notes.append(
-            f"libtpu {version} is {result.NOTE_OTHER_RELEASE} {_version('jaxlib')}, which goes with libtpu {numbers}: "
-            "install one that belongs to it with: pip install 'jax[tpu]'"
+            f"libtpu {version} is {manifest.NOTE_OTHER_RELEASE} {_version('jaxlib')}, which goes with libtpu "
+            f"{numbers}: install one that belongs to it with: pip install 'jax[tpu]'"
         )
     if other := _other_libtpu(environ):
-        notes.append(f"{_LIBRARY_PATH}={other} is used in place of libtpu {version}: {result.NOTE_UNKNOWN_RELEASE}")
+        notes.append(f"{_LIBRARY_PATH}={other} is used in place of libtpu {version}: {manifest.NOTE_UNKNOWN_RELEASE}")
     return notes
 
 
@@ -88,7 +88,7 @@ def _of_other_releases_than_jaxlib() -> list[str]:
         if version and jaxlib and release_of(version) != release_of(jaxlib):
             packages.setdefault(version, []).append(package)
     return [
-        f"{' and '.join(names)} {version} {'are' if len(names) > 1 else 'is'} {result.NOTE_OTHER_RELEASE} {jaxlib}: "
+        f"{' and '.join(names)} {version} {'are' if len(names) > 1 else 'is'} {manifest.NOTE_OTHER_RELEASE} {jaxlib}: "
         "install one release of all"
         for version, names in packages.items()
     ]

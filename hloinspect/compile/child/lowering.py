@@ -11,7 +11,7 @@ from hloinspect.compile.child.job import Job
 from hloinspect.compile.child.message import ChildError, first_line, one_line
 from hloinspect.compile.child.policies import MadePolicy
 from hloinspect.compile.flags import Option
-from hloinspect.inputs import manifest as result
+from hloinspect.inputs import manifest
 from hloinspect.units import bytes_text
 
 
@@ -148,4 +148,4 @@ def find_offload_names(job: Job, lowered: Lowered) -> None:
     offloaded = {entry.name for entry in job.offload_names}
     job.requested = {**requested, "dead_policies": policies.names_of_dead(job.made, offloaded)}
     if unmatched := [name for name in used if name not in offloaded]:
-        job.notes.append(f"{result.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")
+        job.notes.append(f"{manifest.NOTE_POLICY_UNMATCHED}: {', '.join(unmatched)}")

@@ -34,7 +34,8 @@ from hloinspect.compile.child.job import Job
 from hloinspect.compile.child.message import ChildError, one_line
 from hloinspect.compile.flags import Option
 from hloinspect.compile.protocol import CompileOne, FlagSet, Message, Request
-from hloinspect.inputs import manifest as result
+from hloinspect.inputs import manifest
+from hloinspect.placements.requested import HOST_KIND, TO_HOST
 
 
 def main() -> int:
@@ -62,7 +63,7 @@ def _error_text(job: Job, error: BaseException) -> str:
     """Return the error as one line, with what of the installed libraries may be its cause."""
     if isinstance(error, ChildError):  # it says its cause itself
         return one_line(error)
-    return "; ".join([one_line(error), *(note for note in job.notes if result.NOTE_OTHER_RELEASE in note)])
+    return "; ".join([one_line(error), *(note for note in job.notes if manifest.NOTE_OTHER_RELEASE in note)])
 
 
 def _take_over_streams() -> tuple[Request, IO[str]]:
@@ -217,7 +218,7 @@ def _from_cache(job: Job, key: str, program: _Program, out: Path) -> bool:
     job.say("found in the cache")
     job.notes += [note for note in found.manifest.compile_notes if note not in job.notes]
     lowering.find_offload_names(job, program.lowered)
-    module_text = (out / result.MODULE_TEXT).read_text(encoding="utf-8")
+    module_text = (out / manifest.MODULE_TEXT).read_text(encoding="utf-8")
     job.notes += notes_of_lost_offload(program.stablehlo, module_text)
     job.notes += _notes_of_autotuning(job, found.manifest.production)
     _write_manifest(
@@ -313,7 +314,7 @@ def _compiled(job: Job, lowered: Lowered, options: Mapping[str, Option]) -> Comp
 
 
 def _copy_thunks(dump: Path, out: Path) -> None:
-    for name in (result.THUNK_SEQUENCE, result.THUNK_METADATA):
+    for name in (manifest.THUNK_SEQUENCE, manifest.THUNK_METADATA):
         found = sorted(dump.glob(f"*.{name}"), key=lambda path: path.stat().st_mtime_ns)
         if found:
             (out / name).write_bytes(found[-1].read_bytes())
@@ -324,13 +325,13 @@ def _write_result(job: Job, program: _Program, compiled: Compiled, out: Path) ->
     module = compiled.runtime_executable().hlo_modules()[0]
     job.notes += notes_of_lost_offload(program.stablehlo, text)
     job.notes += _notes_of_autotuning(job, job.production)
-    (out / result.MODULE_TEXT).write_text(text, encoding="utf-8")
-    (out / result.MODULE_PROTO).write_bytes(module.as_serialized_hlo_module_proto())
-    (out / result.STABLEHLO).write_text(program.stablehlo, encoding="utf-8")
+    (out / manifest.MODULE_TEXT).write_text(text, encoding="utf-8")
+    (out / manifest.MODULE_PROTO).write_bytes(module.as_serialized_hlo_module_proto())
+    (out / manifest.STABLEHLO).write_text(program.stablehlo, encoding="utf-8")
     compilation = job.compilation
     _write_manifest(
-        result.Manifest(
-            schema=result.SCHEMA,
+        manifest.Manifest(
+            schema=manifest.SCHEMA,
             step=compilation.step.step,
             target=compilation.target,
             platform=compilation.platform,
@@ -357,8 +358,8 @@ def _write_result(job: Job, program: _Program, compiled: Compiled, out: Path) ->
     )
 
 
-def _write_manifest(manifest: result.Manifest, out: Path) -> None:
-    (out / result.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+def _write_manifest(written: manifest.Manifest, out: Path) -> None:
+    (out / manifest.MANIFEST).write_text(written.to_json(), encoding="utf-8")
 
 
 def _peak_rss_bytes() -> int:
@@ -366,14 +367,14 @@ def _peak_rss_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _notes_of_autotuning(job: Job, use: result.ProductionUse) -> list[str]:
+def _notes_of_autotuning(job: Job, use: manifest.ProductionUse) -> list[str]:
     """Return a note where a kernel may differ from the deployed one, because XLA could not tune it."""
     is_tuned = use.autotune_results is not None and use.autotune_results.missing == 0
-    return [result.NOTE_NO_AUTOTUNING] if job.compilation.platform == "gpu" and not is_tuned else []
+    return [manifest.NOTE_NO_AUTOTUNING] if job.compilation.platform == "gpu" and not is_tuned else []
 
 
-def _versions(job: Job, jax_version: str) -> result.Versions:
-    versions: result.Versions = {
+def _versions(job: Job, jax_version: str) -> manifest.Versions:
+    versions: manifest.Versions = {
         "hloinspect": __version__,
         "jax": jax_version,
         "jaxlib": clients.version("jaxlib"),
@@ -393,17 +394,17 @@ def _memory(compiled: Compiled) -> dict[str, int]:
 def notes_of_lost_offload(stablehlo: str, text: str) -> list[str]:
     """Return a note where the module keeps less in host memory than was requested: XLA drops some offloads without a
     word, as where a D2H and its H2D with no barrier between fold into nothing."""
-    annotations = len(re.findall(r'_xla_buffer_placement = "(?:un)?pinned_host"', stablehlo))
-    arguments = len(re.findall(r'mhlo\.memory_kind = "(?:un)?pinned_host"', stablehlo))
+    annotations = len(TO_HOST.findall(stablehlo))
+    arguments = len(HOST_KIND.findall(stablehlo))
     layouts = text.partition("\n")[0].count("S(5)")
     if annotations + arguments and "S(5)" not in text:
         return [
-            f"{result.NOTE_OFFLOAD_GONE}: StableHLO has {annotations} placements on the host and {arguments} arguments "
-            f"or results there, the module nothing in host memory"
+            f"{manifest.NOTE_OFFLOAD_GONE}: StableHLO has {annotations} placements on the host and {arguments} "
+            f"arguments or results there, the module nothing in host memory"
         ]
     if layouts < arguments:
         return [
-            f"{result.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were requested, the module has {layouts} in host memory"
+            f"{manifest.NOTE_HOST_ARGUMENTS_GONE}: {arguments} were requested, the module has {layouts} in host memory"
         ]
     return []
 

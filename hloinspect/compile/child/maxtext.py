@@ -1,4 +1,4 @@
-"""Takes the train step out of an installed, unmodified MaxText (child process only).
+"""Take the train step out of an installed, unmodified MaxText (child process only).
 
 MaxText can compile ahead of time (``maxtext.trainers.pre_train.train_compile``), for GPUs only on a machine that has
 one: it takes their devices from ``jax.devices()``. Those are the target's here (devices.py), so its own program

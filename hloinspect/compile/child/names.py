@@ -51,10 +51,10 @@ def _all_jaxprs(jaxpr: Jaxpr) -> Iterator[Jaxpr]:
             continue
         seen.add(id(body))
         yield body
-        pending += [inner for eqn in body.eqns for inner in _inner_jaxprs(eqn)]
+        pending += [inner for eqn in body.eqns for inner in inner_jaxprs(eqn)]
 
 
-def _inner_jaxprs(eqn: Equation) -> Iterator[Jaxpr]:
+def inner_jaxprs(eqn: Equation) -> Iterator[Jaxpr]:
     for param in eqn.params.values():
         for value in param if isinstance(param, tuple | list) else (param,):
             inner = getattr(value, "jaxpr", value)  # ClosedJaxpr holds a Jaxpr; newer versions pass the Jaxpr itself
@@ -64,7 +64,7 @@ def _inner_jaxprs(eqn: Equation) -> Iterator[Jaxpr]:
 
 def _called(eqn: Equation) -> Jaxpr | None:
     """Return the one jaxpr that a plain call runs: its arguments and results are the equation's. None for all else."""
-    inner = list(_inner_jaxprs(eqn)) if eqn.primitive.name in _CALLS else []
+    inner = list(inner_jaxprs(eqn)) if eqn.primitive.name in _CALLS else []
     fits = len(inner) == 1 and len(inner[0].invars) == len(eqn.invars) and len(inner[0].outvars) == len(eqn.outvars)
     return inner[0] if fits else None
 
@@ -109,10 +109,10 @@ def _computed_by(
 def _puts_on_host(eqn: Equation) -> bool:
     if eqn.primitive.name != "device_put":
         return False
-    return any(_is_host(place) for place in eqn.params.get("devices", ()))
+    return any(is_host(place) for place in eqn.params.get("devices", ()))
 
 
-def _is_host(place: Placing) -> bool:
+def is_host(place: Placing) -> bool:
     kind = getattr(place, "memory_kind", None) or getattr(place, "name", None)  # a sharding, or jax.memory.Space
     return kind in _HOST_KINDS
 
@@ -120,7 +120,7 @@ def _is_host(place: Placing) -> bool:
 def _entry(named: Equation, producers: dict[Variable, Equation], given: dict[Variable, Variable]) -> OffloadName:
     source = named.invars[0]
     producer = _computed_by(source, producers, given)
-    frame = _user_frame(producer) if producer is not None else None
+    frame = user_frame(producer) if producer is not None else None
     return OffloadName(
         name=str(named.params["name"]),
         dtype=str(source.aval.dtype),
@@ -132,8 +132,8 @@ def _entry(named: Equation, producers: dict[Variable, Equation], given: dict[Var
     )
 
 
-def _user_frame(eqn: Equation) -> Any:
-    """Return the user's innermost frame of an equation, or None. (``user_frame`` once took the SourceInfo.)"""
+def user_frame(eqn: Equation) -> Any:
+    """Return the user's innermost frame of an equation, or None. (JAX's own function once took the SourceInfo.)"""
     source_info_util = importlib.import_module("jax._src.source_info_util")
     try:
         return source_info_util.user_frame(eqn.source_info.traceback)

@@ -1,4 +1,4 @@
-"""Says where the results of a program are, for programs in which nothing is left to decide (child process only).
+"""Say where the results of a program are, for programs in which nothing is left to decide (child process only).
 
 XLA decides the shardings of results that the program does not place, so in general a program must be compiled to know
 them (compile/child/eager.py). Two kinds of programs need no compiler, and most eager operations are of these kinds:

@@ -1,4 +1,4 @@
-"""Finds the function that a step names, calls it, and takes the ``Lowered`` out of what it returns (child only)."""
+"""Find the function that a step names, call it, and take the ``Lowered`` out of what it returns (child only)."""
 
 from __future__ import annotations
 

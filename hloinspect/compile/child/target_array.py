@@ -207,7 +207,7 @@ class TargetArray(jax.Array):
 
 def _refuse(array: TargetArray, *args: object, **kwargs: object) -> NoReturn:
     raise NoValueError(
-        f"the step's code asks for the value of {array!r}, which is on the target: nothing runs there, "
+        f"the step's code needs the value of {array!r}, which is on the target: nothing runs there, "
         f"only shapes are known"
     )
 

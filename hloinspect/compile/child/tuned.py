@@ -1,4 +1,4 @@
-"""Compiles with what the production run had, and says what XLA used of it (child process only).
+"""Compile with what the production run had, and say what XLA used of it (child process only).
 
 XLA says nothing when it finds no entry of its autotuning results for a kernel, or when a profile is of another module.
 It does say so when ``xla_gpu_require_complete_aot_autotune_results`` is on: it refuses, with the number of kernels that

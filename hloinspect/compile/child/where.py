@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from hloinspect.offload.transfer import D2H
+from hloinspect.kinds import D2H
 from hloinspect.placements.flow import Place, Placements, placements_from_json
 from hloinspect.placements.stablehlo import Locations
 

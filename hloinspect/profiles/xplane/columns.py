@@ -22,22 +22,11 @@ from hloinspect.profiles.xplane.layouts import (
     EventLayout,
     Layouts,
 )
-from hloinspect.profiles.xplane.space import (
-    ABSENT,
-    BYTES,
-    DOUBLE,
-    INT64,
-    REF,
-    STR,
-    UINT64,
-    Columns,
-    Flags,
-    Ints,
-    StatColumn,
-)
+from hloinspect.profiles.xplane.space import ABSENT, BYTES, DOUBLE, INT64, REF, STR, UINT64, Columns, StatColumn
 from hloinspect.profiles.xplane.split import event_contents, find_events
 from hloinspect.profiles.xplane.varints import Bytes, Places, read_varints, words_of
 from hloinspect.profiles.xplane.wire import VARINT, Buffer, WireError, fields, signed
+from hloinspect.timeline.spans import Flags, Ints
 
 WINDOW_BYTES = 1 << 23
 BLOCK_EVENTS = 1 << 17

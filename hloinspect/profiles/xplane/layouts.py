@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.profiles.xplane.space import DOUBLE, Ints
+from hloinspect.profiles.xplane.space import DOUBLE
 from hloinspect.profiles.xplane.varints import Words, squeeze
 from hloinspect.profiles.xplane.wire import BYTES, VARINT, BytesLike, WireError, fields, signed
+from hloinspect.timeline.spans import Ints
 
 MAX_BYTES = 1 << 10
 MAX_LAYOUTS = 32

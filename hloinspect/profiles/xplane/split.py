@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.profiles.xplane.space import Flags, Ints
 from hloinspect.profiles.xplane.varints import Bytes, Quads, quads_of, read_varints, words_of
 from hloinspect.profiles.xplane.wire import BytesLike, WireError, fields, varint
+from hloinspect.timeline.spans import Flags, Ints
 
 EVENT_TAG = 0x22  # XLine.events and XEvent.stats: field 4 with a length
 LANE_BYTES = (1 << 13) + 3 * 64

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.profiles.xplane.wire import BytesLike, WireError
+from hloinspect.timeline.spans import Ints
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.uint64]
@@ -13,7 +14,6 @@ Places = NDArray[np.void]
 Quads = NDArray[np.void]
 """Eight (or four) bytes from each place on. They are not aligned; numpy selects void elements faster than numbers."""
 
-Ints = NDArray[np.int64]
 
 _STOPS = np.uint64(0x8080808080808080)
 _PAYLOADS = np.uint64(0x7F7F7F7F7F7F7F7F)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.words import details, result_text, title, title_of_unread
 from hloinspect.kinds import UNKNOWN
@@ -27,7 +27,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     here = Path.cwd()
     lines = []
     for one in unread:
-        text = f"{title_of_unread(one)}: {clean(one.message)}"
+        text = f"{title_of_unread(one)}: {printable(one.message)}"
         lines.append(_command("error", source_place(one.source, here), f"hloinspect {one.code}".rstrip(), text))
     for checked in checks:
         for finding in checked.blocked:
@@ -35,12 +35,12 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         for note in checked.notes:
             if note.kind == "found":  # the finding itself is shown
                 continue
-            text = f"{title(checked)}: {clean(note.text)}"
+            text = f"{title(checked)}: {printable(note.text)}"
             command = "error" if note.kind == "undecided" and not allow_unknown else "notice"
             lines.append(_command(command, input_place(checked, here), f"hloinspect {note.code}", text))
         for result in checked.broken:
             command = "notice" if result.status == UNKNOWN and allow_unknown else "error"
-            text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
+            text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(printable, details(checked))])
             place = budget_place(result, checked, here)
             lines.append(_command(command, place, f"hloinspect {result.budget.text}", text))
     others = [(finding, checked) for checked in checks for finding in checked.report.findings if _is_shown(finding)]
@@ -59,7 +59,7 @@ def _is_shown(finding: FindingInfo) -> bool:
 
 
 def _finding(command: str, finding: FindingInfo, checked: Checked, here: Path) -> str:
-    text = f"{clean(finding.message)}\nTry: {clean(finding.remedy)}\n{title(checked)}"
+    text = f"{printable(finding.message)}\nTry: {printable(finding.remedy)}\n{title(checked)}"
     name = f"hloinspect {finding.code} {finding.name}"
     return _command(command, finding_place(finding, checked, here), name, text)
 

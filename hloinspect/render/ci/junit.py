@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.blocking import Note
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import MISSING, OVER, BudgetResult
@@ -32,20 +32,22 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
             text = finding_text(finding)
             _case(suite, checked, f"{finding.code} {finding.name}", "failure", text, finding.code)
         for note in checked.notes:
-            _case(suite, checked, note.code, _note_tag(note, allow_unknown), clean(note.text), note.code)
+            _case(suite, checked, note.code, _note_tag(note, allow_unknown), printable(note.text), note.code)
         for result in checked.results:
             case = ElementTree.SubElement(
-                suite, "testcase", {"classname": title(checked), "name": clean(result.budget.text)}
+                suite, "testcase", {"classname": title(checked), "name": printable(result.budget.text)}
             )
             if tag := _tag(result, allow_unknown):
-                body = ElementTree.SubElement(case, tag, {"message": clean(result_text(result)), "type": result.status})
-                body.text = "\n".join(map(clean, details(checked)))
+                body = ElementTree.SubElement(
+                    case, tag, {"message": printable(result_text(result)), "type": result.status}
+                )
+                body.text = "\n".join(map(printable, details(checked)))
     for one in unread:
         name = title_of_unread(one)
         counts = {"tests": "1", "failures": "0", "errors": "1", "skipped": "0"}
         suite = ElementTree.SubElement(root, "testsuite", {"name": f"hloinspect {name}", **counts})
         case = ElementTree.SubElement(suite, "testcase", {"classname": name, "name": "input"})
-        ElementTree.SubElement(case, "error", {"message": clean(one.message), "type": one.code or "unread"})
+        ElementTree.SubElement(case, "error", {"message": printable(one.message), "type": one.code or "unread"})
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode")
 
@@ -69,7 +71,7 @@ def _tags(checked: Checked, allow_unknown: bool) -> list[str]:
 
 
 def _case(suite: ElementTree.Element, checked: Checked, name: str, tag: str, message: str, kind: str) -> None:
-    case = ElementTree.SubElement(suite, "testcase", {"classname": title(checked), "name": clean(name)})
+    case = ElementTree.SubElement(suite, "testcase", {"classname": title(checked), "name": printable(name)})
     if tag:
         ElementTree.SubElement(case, tag, {"message": message, "type": kind})
     else:

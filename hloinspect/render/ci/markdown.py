@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.explain import amount_text, amount_texts, changed_metrics, percent_text
 from hloinspect.gate.gate import ERROR, FAILED, PASSED, Checked, Unread, overall
 from hloinspect.gate.judge import BudgetResult
@@ -21,7 +21,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
     Below it stand what nobody looked for, what changed for each step that did not pass, and what is new and which
     figures differ for each step with a baseline.
     """
-    word = _WORDS.get(overall(checks, allow_unknown, unread), "could not tell")
+    word = _WORDS.get(overall(checks, allow_unknown, unread), "not enough evidence")
     lines = [f"### hloinspect: {word}", ""]
     lines += ["| step | budget | | now | allowed | baseline |", "|---|---|---|---|---|---|"]
     for checked in checks:
@@ -64,9 +64,9 @@ def _row(checked: Checked, result: BudgetResult) -> str:
 
 def _cell(text: str) -> str:
     """Return text that neither ends a cell nor begins a tag."""
-    shown = clean(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return shown.replace("|", "\\|").replace("`", "'")
 
 
 def _line(text: str) -> str:
-    return clean(text).replace("```", "'''")
+    return printable(text).replace("```", "'''")

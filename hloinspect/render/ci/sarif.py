@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hloinspect._version import __version__
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.blocking import Note
 from hloinspect.gate.gate import Checked, Unread
 from hloinspect.gate.judge import OVER, BudgetResult
@@ -63,19 +63,19 @@ def _notification(unread: Unread, here: Path) -> dict[str, Any]:
     place = _location(source_place(unread.source, here))
     return {
         "level": "error",
-        "message": {"text": f"{title_of_unread(unread)}: {clean(unread.message)}"},
+        "message": {"text": f"{title_of_unread(unread)}: {printable(unread.message)}"},
         "locations": [place],
     }
 
 
 def _note(note: Note, checked: Checked, here: Path) -> dict[str, Any]:
     place = _location(input_place(checked, here))
-    text = f"{title(checked)}: {clean(note.text)}"
+    text = f"{title(checked)}: {printable(note.text)}"
     return {"level": "warning", "message": {"text": text}, "locations": [place]}
 
 
 def _refusal(unread: Unread, here: Path) -> dict[str, Any]:
-    text = f"{title_of_unread(unread)}: {clean(unread.message)}"
+    text = f"{title_of_unread(unread)}: {printable(unread.message)}"
     return _result(unread.code, "error", text, source_place(unread.source, here), unread.name, unread.target or "")
 
 
@@ -125,7 +125,7 @@ def _location(place: Place) -> dict[str, Any]:
 
 def _finding_result(finding: FindingInfo, checked: Checked, here: Path) -> dict[str, Any]:
     place = finding_place(finding, checked, here)
-    text = f"{clean(finding.message)}. Try: {clean(finding.remedy)}. ({title(checked)})"
+    text = f"{printable(finding.message)}. Try: {printable(finding.remedy)}. ({title(checked)})"
     function = (finding.source.function or "") if finding.source else ""
     level = _LEVELS[finding.severity]
     return _result(finding.code, level, text, place, checked.name, f"{place.file}\0{function}\0{finding.instruction}")
@@ -133,5 +133,5 @@ def _finding_result(finding: FindingInfo, checked: Checked, here: Path) -> dict[
 
 def _budget_result(result: BudgetResult, checked: Checked, level: str, here: Path) -> dict[str, Any]:
     code = EXCEEDED if result.status == OVER else UNDECIDED
-    text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(clean, details(checked))])
+    text = "\n".join([f"{title(checked)}: {result_text(result)}", *map(printable, details(checked))])
     return _result(code, level, text, budget_place(result, checked, here), checked.name, result.budget.text)

@@ -1,1 +1,1 @@
-"""Results as JSON and CSV."""
+"""Results as JSON and CSV, rules as records and as pages of docs."""

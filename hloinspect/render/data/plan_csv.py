@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def plan_csv(plan: Plan) -> str:
-    """A line with the names of the columns, and one for each point: its number, its settings, its figures."""
+    """Return a line with the names of the columns, and one for each point: its number, its settings, its figures."""
     axes = [name for name in plan.axes if name != "target"]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

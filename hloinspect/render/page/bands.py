@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hloinspect.errors import printable
+from hloinspect.kinds import D2H, H2D
 from hloinspect.render.page.memory_curve import MemoryCurve, SegmentCurve
 from hloinspect.timeline.timeline import (
     COLLECTIVE,
     COMPUTE,
-    D2H,
-    H2D,
+    KINDS,
     WAIT,
     Interval,
     IntervalKind,
@@ -27,7 +27,6 @@ from hloinspect.timeline.timeline import (
 MAX_INTERVALS = 20_000
 """Intervals of one timeline that are drawn one by one; of more, short neighbours are drawn as one."""
 
-KINDS = (COMPUTE, COLLECTIVE, D2H, H2D, WAIT)
 LANES = ("main", "wait", "side", "communication", D2H, H2D)
 """The rows of a band, from the top; waits have their own, below the stream that waits."""
 

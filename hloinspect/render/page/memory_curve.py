@@ -54,7 +54,7 @@ def memory_curve(memory: Memory, timeline: Timeline) -> MemoryCurve | None:
     curves, before = [], 0
     for segment, own in zip(segments, marks, strict=True):
         share = max(20, round(MAX_POINTS * (segment.end_ps - segment.start_ps) / total))
-        points = list(_points(segment, own, live, before))
+        points = list(_points(own, live, before))
         before = points[-1][1]
         curves.append(_curve(points, segment.end_ps - segment.start_ps, device, host, share))
     return MemoryCurve(tuple(curves), max(device, default=0), max(host, default=0))
@@ -90,9 +90,7 @@ def _marks(segment: Segment, places: dict[str, int]) -> list[tuple[int, int, int
     return sorted(found)
 
 
-def _points(
-    segment: Segment, marks: Sequence[tuple[int, int, int]], live: Liveness, before: int
-) -> Iterable[tuple[int, int]]:
+def _points(marks: Sequence[tuple[int, int, int]], live: Liveness, before: int) -> Iterable[tuple[int, int]]:
     """Yield times from the segment's start, each with the place of the schedule that is reached then."""
     yield 0, marks[0][2] if marks else before
     for number, (start, end, place) in enumerate(marks):

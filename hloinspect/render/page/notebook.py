@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
-
-from hloinspect.errors import printable
+from hloinspect.render.page.elements import text
 from hloinspect.render.terminal.report_text import tensor_text, where_text
 from hloinspect.report.schema import FindingInfo, Report, TransferInfo
 from hloinspect.units import bytes_text, time_text
@@ -24,7 +22,7 @@ def to_html(report: Report) -> str:
             parts.append(f"<p>the {_MAX_ROWS} that wait the longest, of {len(report.transfers):,}</p>")
     if report.findings:
         parts.append(f"<ul>{''.join(_finding(finding) for finding in report.findings)}</ul>")
-    parts += [f"<p>cannot tell: {_clean(unknown.reason)}</p>" for unknown in report.unknown]
+    parts += [f"<p>not known: {text(unknown.reason)}</p>" for unknown in report.unknown]
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -39,13 +37,9 @@ def _shown(report: Report) -> list[TransferInfo]:
     return sorted(longest, key=lambda transfer: transfer.id)
 
 
-def _clean(text: str) -> str:
-    return escape(printable(text))
-
-
 def _head(report: Report) -> str:
-    target = f" on {report.target.devices} x {_clean(report.target.name)}" if report.target else ""
-    line = f"<b>{_clean(report.module.name)}</b>{target}"
+    target = f" on {report.target.devices} x {text(report.target.name)}" if report.target else ""
+    line = f"<b>{text(report.module.name)}</b>{target}"
     for kind, step in (("measured", report.step.measured), ("predicted", report.step.predicted)):
         if step is not None:
             line += f"; {kind} step {time_text(step.time_ms)}, waiting for the host {time_text(step.stall_ms)}"
@@ -63,8 +57,8 @@ def _row(transfer: TransferInfo) -> str:
         transfer.verdict,
         where_text(transfer),
     )
-    return "<tr>" + "".join(f"<td>{_clean(cell)}</td>" for cell in cells) + "</tr>"
+    return "<tr>" + "".join(f"<td>{text(cell)}</td>" for cell in cells) + "</tr>"
 
 
 def _finding(finding: FindingInfo) -> str:
-    return f"<li>{finding.code} {finding.severity}: {_clean(finding.message)}. Try: {_clean(finding.remedy)}.</li>"
+    return f"<li>{finding.code} {finding.severity}: {text(finding.message)}. Try: {text(finding.remedy)}.</li>"

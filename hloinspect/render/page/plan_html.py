@@ -68,7 +68,7 @@ def _charts(plan: Plan) -> str:
     rate = axis_over(plan.unit, [_rate(plan, point) for point in timed])
     front = chart(
         plan,
-        [_mark(plan, groups, point, _gib(point), _rate(plan, point)) for point in timed if _gib(point)],
+        [_mark(groups, point, _gib(point), _rate(plan, point)) for point in timed if _gib(point)],
         size,
         rate,
         "Speed against device memory; the dashed line is the front",
@@ -78,10 +78,7 @@ def _charts(plan: Plan) -> str:
     step = axis_over("predicted step, ms", [point.step.time_ms for point in timed if point.step])
     times = chart(
         plan,
-        [
-            _mark(plan, groups, point, numbers[point.number], point.step.time_ms if point.step else 0.0)
-            for point in timed
-        ],
+        [_mark(groups, point, numbers[point.number], point.step.time_ms if point.step else 0.0) for point in timed],
         axis_over(name, list(numbers.values())),
         step,
         f"Step time against {name}",
@@ -112,7 +109,7 @@ def _gib(point: Point) -> float:
     return (point.memory.device_bytes or 0) / _GIB if point.memory is not None else 0.0
 
 
-def _mark(plan: Plan, groups: Sequence[str], point: Point, x: float, y: float) -> Mark:
+def _mark(groups: Sequence[str], point: Point, x: float, y: float) -> Mark:
     step = f"{time_text(point.step.time_ms)} a step" if point.step is not None else ""
     label = f"point {point.number}: {settings_text(point)}, {step}"
     return Mark(point.number, x, y, groups.index(group_of(point)), label, not point.is_good)

@@ -10,7 +10,7 @@ from hloinspect.errors import HloParseError
 from hloinspect.render.page.bands import Band
 from hloinspect.render.page.memory_curve import MemoryCurve, memory_curve
 from hloinspect.report.schema import Report
-from hloinspect.units import time_text
+from hloinspect.units import PS_PER_MS, time_text
 
 if TYPE_CHECKING:
     from hloinspect.analyze.inspect import Inspection
@@ -89,7 +89,7 @@ def _measured(
         assert device.typical is not None
         timeline = device.typical.timeline()
         host = f"{file.host} " if hosts else ""
-        label = f"{prefix}measured, {host}{device.name}, waits {time_text(_stall(device) / 1e9)} a step"
+        label = f"{prefix}measured, {host}{device.name}, waits {time_text(_stall(device) / PS_PER_MS)} a step"
         bands.append(Band(label, timeline, _curve(memory, timeline)))
     left = len(found) - len(shown)
     notes = [f"{left} more devices have no timeline here; the table of devices has them all"] if left else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.report.schema import MeasuredStep, MemoryInfo, PredictedStep, Report
 from hloinspect.thresholds import SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, time_text
@@ -35,7 +35,7 @@ class Figure:
     mood: str = USED
 
 
-def figures_of(report: Report) -> MeasuredStep | PredictedStep | None:
+def summary_step(report: Report) -> MeasuredStep | PredictedStep | None:
     """Return the step that the summary shows: the measured one where there is one."""
     return report.step.measured or report.step.predicted
 
@@ -44,7 +44,7 @@ def kind_text(report: Report) -> str:
     """Return how the figures were obtained, in words."""
     target, trace = report.target, report.trace
     if trace is not None:
-        what = f"{len(report.devices)} x {clean(trace.device_type) or 'device'}"
+        what = f"{len(report.devices)} x {printable(trace.device_type) or 'device'}"
         hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
         text = f"Measured: read from a profile of {what}{hosts}."
         return f"{text} Predicted beside it for {_target(report)}." if report.step.predicted and target else text
@@ -57,14 +57,14 @@ def kind_text(report: Report) -> str:
 
 def _target(report: Report) -> str:
     assert report.target is not None
-    return f"{report.target.devices} x {clean(report.target.name)}"
+    return f"{report.target.devices} x {printable(report.target.name)}"
 
 
 def verdict_of(report: Report) -> Verdict:
     """Return the answer for somebody who reads one sentence."""
-    step = figures_of(report)
+    step = summary_step(report)
     missing = any(unknown.affects == "transfers" for unknown in report.unknown)
-    doubt = next((clean(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
+    doubt = next((printable(unknown.reason) for unknown in report.unknown if unknown.affects == "time"), "")
     counted = _counted(report)
     errors = sorted({finding.code for finding in report.findings if finding.severity == "error"})
     wrong = f"Yet something is wrong: {', '.join(errors)}." if errors else ""
@@ -117,7 +117,7 @@ def range_text(low_ms: float, high_ms: float) -> str:
 
 def summary_figures(report: Report) -> list[Figure]:
     """Return the figures of the summary, in order."""
-    step = figures_of(report)
+    step = summary_step(report)
     found: list[Figure] = []
     if isinstance(step, MeasuredStep):
         seen = f"measured, mean of {step.steps_analyzed:,} steps, {range_text(step.step_ms.min, step.step_ms.max)}"

@@ -7,7 +7,7 @@ from collections import Counter
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.render.terminal.notes import unknown_lines
 from hloinspect.render.terminal.table import Layout, columns_named, table
 from hloinspect.render.terminal.wrap import wrapped
@@ -74,7 +74,7 @@ def _row(entry: AuditEntry) -> list[str]:
     more = ", ..." if len(entry.transfers) > SHOWN_NAMES else ""
     return [
         _what(entry),
-        clean(entry.by),
+        printable(entry.by),
         f"{entry.requested}",
         f"{entry.runs}" if entry.runs else "",
         click.style(entry.outcome, fg=_COLORS.get(entry.outcome)),
@@ -85,14 +85,14 @@ def _row(entry: AuditEntry) -> list[str]:
 
 def _what(entry: AuditEntry) -> str:
     """Return what is requested: ``d2h hid bf16[4,128]``, ``argument state['mean'] f32[256,256]``."""
-    parts = [entry.direction if entry.kind == "value" and entry.direction else entry.kind, clean(entry.name or "")]
+    parts = [entry.direction if entry.kind == "value" and entry.direction else entry.kind, printable(entry.name or "")]
     if entry.dtype:
-        parts.append(f"{clean(entry.dtype)}[{','.join(map(str, entry.shape))}]")
+        parts.append(f"{printable(entry.dtype)}[{','.join(map(str, entry.shape))}]")
     return " ".join(part for part in parts if part)
 
 
 def _where(entry: AuditEntry) -> str:
-    return f"{clean(os.path.basename(entry.source.file))}:{entry.source.line}" if entry.source else ""
+    return f"{printable(os.path.basename(entry.source.file))}:{entry.source.line}" if entry.source else ""
 
 
 def _reasons(audit: AuditInfo, width: int) -> list[str]:
@@ -100,20 +100,20 @@ def _reasons(audit: AuditInfo, width: int) -> list[str]:
     lines: list[str] = []
     shown: set[str] = set()
     for entry in audit.entries:
-        by = f" by the pass {clean(entry.pass_name)}" if entry.pass_name else ""
-        text = f"{entry.outcome}{by}: {clean(entry.reason or '')}"
+        by = f" by the pass {printable(entry.pass_name)}" if entry.pass_name else ""
+        text = f"{entry.outcome}{by}: {printable(entry.reason or '')}"
         if entry.reason is None or entry.outcome == "kept" or text in shown:
             continue
         shown.add(text)
-        remedy = f". Try: {clean(entry.remedy)}" if entry.remedy else ""
+        remedy = f". Try: {printable(entry.remedy)}" if entry.remedy else ""
         lines += wrapped(text + remedy, width, 1, 3)
     return lines
 
 
 def _unexplained(report: Report, audit: AuditInfo, width: int) -> list[str]:
     by_id = {transfer.id: transfer for transfer in report.transfers}
-    names = [f"{by_id[number].direction} {number} ({clean(by_id[number].start)})" for number in audit.unexplained]
-    names += [clean(name) for name in audit.unexplained_host]
+    names = [f"{by_id[number].direction} {number} ({printable(by_id[number].start)})" for number in audit.unexplained]
+    names += [printable(name) for name in audit.unexplained_host]
     if not names:
         return []
     return wrapped(f"nothing requests {listed(names, 6)}", width, 1, 3)

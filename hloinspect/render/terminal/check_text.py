@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.gate.explain import joined
 from hloinspect.gate.gate import PASSED, Checked, Unread
 from hloinspect.gate.judge import OVER
@@ -26,7 +26,7 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         failed = click.style(LABELS[OVER], fg=_COLORS[OVER], bold=True)
         lines += [f"{failed}  {title(checked)}  {finding_text(finding)}" for finding in checked.blocked]
         unknown = click.style(LABELS[UNKNOWN], fg=_COLORS[UNKNOWN], bold=True)
-        lines += [f"{unknown}  {title(checked)}  {clean(note.text)}" for note in checked.undecided]
+        lines += [f"{unknown}  {title(checked)}  {printable(note.text)}" for note in checked.undecided]
         for result in checked.results:
             label = click.style(LABELS[result.status], fg=_COLORS[result.status], bold=True)
             lines.append(f"{label}  {title(checked)}  {result_text(result)}")
@@ -35,8 +35,8 @@ def render(checks: Sequence[Checked], allow_unknown: bool = False, unread: Seque
         elif checked.difference is not None:
             lines += joined(new_finding_lines(checked), _INDENT)
             if checked.difference.made:
-                lines += joined(["since the baseline:", *map(clean, checked.difference.made)], _INDENT)
-        lines += joined([clean(note.text) for note in checked.notes if note not in checked.undecided], _INDENT)
+                lines += joined(["since the baseline:", *map(printable, checked.difference.made)], _INDENT)
+        lines += joined([printable(note.text) for note in checked.notes if note not in checked.undecided], _INDENT)
     label = click.style("ERROR", fg="red", bold=True)
-    lines += [f"{label}  {title_of_unread(one)}  {clean(one.message)}" for one in unread]
+    lines += [f"{label}  {title_of_unread(one)}  {printable(one.message)}" for one in unread]
     return "\n".join(lines)

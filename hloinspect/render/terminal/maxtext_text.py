@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.inputs.manifest import NOTE_NO_AUTOTUNING
 from hloinspect.maxtext.summary import MaxTextAnswer, Variant
 from hloinspect.render.terminal.report_text import share, to_text
@@ -28,17 +28,17 @@ def maxtext_text(answer: MaxTextAnswer, width: int = 100, show_all: bool = False
     lines += ["", to_text(step.report, width, show_all)]
     for note in answer.notes:
         if note != NOTE_NO_AUTOTUNING:  # the report has its own words for that
-            lines += wrapped(f"note: {clean(note)}", width, 0, 3)
+            lines += wrapped(f"note: {printable(note)}", width, 0, 3)
     seconds, memory = f"{step.process_s:.0f} s, {step.compile_s:.0f} s of it in the compiler", step.peak_rss_bytes
     return "\n".join([*lines, f"compiled in {seconds}, with {bytes_text(memory)} of memory"])
 
 
 def _head(answer: MaxTextAnswer, width: int) -> list[str]:
     settings = answer.settings
-    title = click.style(f"MaxText {clean(str(settings.get('version')))}", bold=True)
+    title = click.style(f"MaxText {printable(str(settings.get('version')))}", bold=True)
     model, policy = settings.get("model_name"), settings.get("remat_policy")
-    lines = [f"{title}   {clean(str(model))}   remat_policy={clean(str(policy))}"]
-    shown = [f"{key}={clean(str(settings[key]))}" for key in _SHOWN if settings.get(key) is not None]
+    lines = [f"{title}   {printable(str(model))}   remat_policy={printable(str(policy))}"]
+    shown = [f"{key}={printable(str(settings[key]))}" for key in _SHOWN if settings.get(key) is not None]
     entries = [("", "   ".join(shown)), ("offloads", ", ".join(answer.offloaded) or "nothing")]
     if answer.on_device:
         entries.append(("on device", ", ".join(answer.on_device)))
@@ -50,7 +50,7 @@ def _head(answer: MaxTextAnswer, width: int) -> list[str]:
 def _entries(entries: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Return a line for each word, with its text beside it."""
     columns = (Column(is_left=True, least=len("on device")), Column(is_left=True, is_wrapped=True))
-    rows = [(word, clean(text)) for word, text in entries]
+    rows = [(word, printable(text)) for word, text in entries]
     return table(columns, rows, width, Layout(gaps=(1, 1), has_head=False))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
@@ -60,30 +60,30 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
 
 def _head(report: Report, width: int) -> list[str]:
     trace, module = report.trace, report.module
-    parts = [click.style(clean(module.name) or "no program", bold=True)]
+    parts = [click.style(printable(module.name) or "no program", bold=True)]
     if trace is None:
         return parts
     hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
-    what = clean(trace.device_type) or "devices"
+    what = printable(trace.device_type) or "devices"
     parts.append(f"measured on {len(report.devices)} x {what}{hosts}" if report.devices else "no device was measured")
     if report.program.jax:
-        parts.append(f"jax {clean(report.program.jax)}")
+        parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
     lines = flow(parts, "   ", width, _INDENT)
     if trace.expected is not None:
         word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
         text = word.get(trace.expected.status, "NOT the program of")
         color = "green" if trace.expected.status == "same" else "yellow" if text.startswith("the") else "red"
-        lines.append(click.style(f"this is {text} {clean(trace.expected.path)}", fg=color))
+        lines.append(click.style(f"this is {text} {printable(trace.expected.path)}", fg=color))
         for difference in trace.expected.differences:
-            lines += wrapped(f"- {clean(difference)}", width, 2, 4)
+            lines += wrapped(f"- {printable(difference)}", width, 2, 4)
     return lines
 
 
 def _step(report: Report, width: int) -> list[str]:
     step = report.step.measured
     if step is None:
-        return [click.style("no step was measured", fg="magenta") + ": see 'cannot tell' below"]
+        return [click.style("no step was measured", fg="magenta") + ": see 'not known' below"]
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
@@ -110,7 +110,7 @@ def _step(report: Report, width: int) -> list[str]:
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
         text = (
-            f"predicted for {clean(report.target.name)}: step {time_text(found.time_ms)}, compute "
+            f"predicted for {printable(report.target.name)}: step {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
         lines += wrapped(text, width, 2, 4)
@@ -208,7 +208,7 @@ def _reasons(report: Report, width: int) -> list[str]:
     waiting.sort(key=lambda t: -(t.measured.wait_ms if t.measured else 0.0))
     lines: list[str] = []
     for transfer in waiting[:SHOWN_REASONS]:
-        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}."
+        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {printable(transfer.reason)}."
         lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
     if rest and waiting:
@@ -233,15 +233,15 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
     times = [host.step.time_ms for host in hosts if host.step]
     excess = max(times) / min(times) - 1 if min(times) else 0.0
     first = hosts[0]
-    device = f" ({clean(first.slowest_device).removeprefix('/device:')})" if first.slowest_device else ""
+    device = f" ({printable(first.slowest_device).removeprefix('/device:')})" if first.slowest_device else ""
     text = f"all {len(hosts)} hosts are alike" if len(hosts) > 1 else "one host has steps that count"
     if excess > _SAME:
         text = (
-            f"the slowest of {len(hosts)} hosts is {clean(first.host)}{device}: {100 * excess:.1f} % behind the "
+            f"the slowest of {len(hosts)} hosts is {printable(first.host)}{device}: {100 * excess:.1f} % behind the "
             f"fastest, {100 * (max(times) / statistics.median(times) - 1):.1f} % behind the median"
         )
     lines += wrapped(text, width, 1, 3)
-    if without := [clean(host.host) for host in every if host.step is None]:
+    if without := [printable(host.host) for host in every if host.step is None]:
         text = f"no step counts on {listed(without, 3)}"
         lines += wrapped(text, width, 1, 3)
     return lines
@@ -251,7 +251,7 @@ def _host_row(host: HostInfo) -> list[str]:
     step = host.step
     assert step is not None
     return [
-        clean(host.host),
+        printable(host.host),
         *(f"{host.devices:,}", f"{step.steps_analyzed:,}"),
         *(time_text(value) for value in (step.time_ms, step.step_ms.p90, step.compute_ms, step.stall_ms)),
         *(time_text(step.stall_spread_ms.p90), time_text(step.idle_ms)),
@@ -269,18 +269,18 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     lines = table(columns_named(head, {"device"}), [_device_row(one, many_hosts) for one in shown], width, _DEVICES)
     times = [device.step_ms.mean for device in devices if device.step_ms]
     excess = max(times) / min(times) - 1 if min(times) else 0.0
-    slowest = f"{clean(devices[0].name).removeprefix('/device:')}, {100 * excess:.1f} % behind the fastest"
+    slowest = f"{printable(devices[0].name).removeprefix('/device:')}, {100 * excess:.1f} % behind the fastest"
     lines.append(f" the slowest of {len(devices)} is {slowest}" if excess > _SAME else f" all {len(devices)} are alike")
     return lines
 
 
 def _device_row(device: DeviceInfo, many_hosts: bool) -> list[str]:
-    name = clean(device.name).removeprefix("/device:")
+    name = printable(device.name).removeprefix("/device:")
     steps, waits = device.step_ms, device.stall_spread_ms
     assert steps is not None
     assert waits is not None
     return [
-        f"{clean(device.host)} {name}" if many_hosts else name,
+        f"{printable(device.host)} {name}" if many_hosts else name,
         f"{device.steps_analyzed:,}",
         *(time_text(value) for value in (steps.mean, steps.p90)),
         *(time_text(device.compute_ms or 0.0), time_text(waits.mean), time_text(waits.p90)),
@@ -293,8 +293,8 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for device in report.devices:
         for step in device.set_aside:
-            name = clean(device.name).removeprefix("/device:")
-            detail = f" ({clean(step.detail)})" if step.detail else ""
+            name = printable(device.name).removeprefix("/device:")
+            detail = f" ({printable(step.detail)})" if step.detail else ""
             reasons.setdefault(step.reason, []).append(f"{name} step {step.step}{detail}")
     if not reasons:
         return []
@@ -318,7 +318,7 @@ def _other(report: Report, width: int) -> list[str]:
     total = sum(program.device_ms for program in trace.programs)
     if others and total:
         spent = sum(program.device_ms for program in others)
-        names = listed([clean(program.name or str(program.program_id)) for program in others], 3)
+        names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
     for copies in trace.other_copies:
         lines.append(

@@ -11,8 +11,9 @@ from itertools import groupby
 
 import click
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.timeline.intervals import Span, covered_length, length, subtract, union
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, H2D, WAIT, Segment, Timeline
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, WAIT, Segment, Timeline
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 ASCII_LEVELS = " .-=#"

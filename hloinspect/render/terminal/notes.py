@@ -6,17 +6,17 @@ from collections.abc import Iterable
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.render.terminal.wrap import wrapped
 from hloinspect.report.schema import Unknown
 
 
 def unknown_lines(unknown: Iterable[Unknown], width: int) -> list[str]:
     """Return what a report could not determine, and how to get it."""
-    texts = (f"cannot tell: {clean(one.reason)}. Try: {clean(one.remedy)}" for one in unknown)
+    texts = (f"not known: {printable(one.reason)}. Try: {printable(one.remedy)}" for one in unknown)
     return [click.style(line, fg="magenta") for text in texts for line in wrapped(text, width, 0, 3)]
 
 
 def limit_lines(limits: Iterable[str], width: int) -> list[str]:
     """Return the limits of a report."""
-    return [line for limit in limits for line in wrapped(f"limit: {clean(limit)}", width, 0, 3)]
+    return [line for limit in limits for line in wrapped(f"limit: {printable(limit)}", width, 0, 3)]

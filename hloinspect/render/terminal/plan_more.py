@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.plan.model import Elsewhere, Plan, TensorLine, TransferLine
 from hloinspect.render.terminal.table import NARROW, Column, Layout, columns_named, table
 from hloinspect.render.terminal.wrap import wrapped
@@ -34,7 +34,7 @@ def elsewhere_lines(plan: Plan, width: int) -> list[str]:
         rows.append(
             [
                 str(point.number),
-                clean(" ".join(point.settings.values())) or "as it is",
+                printable(" ".join(point.settings.values())) or "as it is",
                 time_text(point.step.time_ms),
                 *(_time(cell) for cell in cells),
             ]
@@ -44,15 +44,15 @@ def elsewhere_lines(plan: Plan, width: int) -> list[str]:
 
 
 def _heading(one: Elsewhere) -> str:
-    return f"{_label(one.label)} (compiled for {clean(one.stand_in)})" if one.stand_in else _label(one.label)
+    return f"{_label(one.label)} (compiled for {printable(one.stand_in)})" if one.stand_in else _label(one.label)
 
 
 def _label(text: str) -> str:
     """Return the short name of a link: ``170/415GB/s`` for ``d2h=170GB/s,h2d=415GB/s``."""
     rates = dict(part.partition("=")[::2] for part in text.split(","))
     if set(rates) == {"d2h", "h2d"} and rates["d2h"].endswith("GB/s"):
-        return f"{clean(rates['d2h'].removesuffix('GB/s'))}/{clean(rates['h2d'])}"
-    return clean(text)
+        return f"{printable(rates['d2h'].removesuffix('GB/s'))}/{printable(rates['h2d'])}"
+    return printable(text)
 
 
 def _time(one: Elsewhere | None) -> str:
@@ -77,7 +77,7 @@ def _transfers(plan: Plan, labels: Sequence[str], found: dict[tuple[int, str], E
         rows.append(
             [
                 f"{transfer.direction} {transfer.id}",
-                clean(_name(transfer)),
+                printable(_name(transfer)),
                 _wait(transfer.verdict, transfer.wait_ms),
                 *(_wait(c.verdicts.get(transfer.id, ""), c.waits_ms.get(transfer.id)) if c else "" for c in cells),
                 f"{needed:.0f} GB/s" if needed else "-",
@@ -119,7 +119,7 @@ def tensor_lines(plan: Plan, width: int) -> list[str]:
     header = ["tensor", "frees", "on the link", "waits", "recomputed", "kept", "advice"]
     rows = [
         [
-            clean(line.name),
+            printable(line.name),
             _size(line.freed_bytes),
             "" if line.link_ms is None else time_text(line.link_ms),
             "" if line.wait_ms is None else time_text(line.wait_ms),
@@ -134,7 +134,7 @@ def tensor_lines(plan: Plan, width: int) -> list[str]:
     ]
     lines += table(columns_named(header, {"tensor", "advice"}), rows, width, NARROW)
     for line in plan.tensors:
-        lines += wrapped(f"{clean(line.name)}: {clean(line.why)}", width, 1, 4)
+        lines += wrapped(f"{printable(line.name)}: {printable(line.why)}", width, 1, 4)
     return lines
 
 
@@ -165,8 +165,10 @@ def search_lines(plan: Plan, width: int) -> list[str]:
     found = plan.search
     if found is None:
         return []
-    lines = [click.style(f" search: point {found.point} after {found.tried} points; {clean(found.ended)}", bold=True)]
-    lines += [f"   {clean(move)}" for move in found.moves]
-    lines += wrapped(f"policy: {clean(found.policy_code)}", width, 1, 4)
-    lines.append(f" flags: {clean(found.flags_line) or 'none'}")
+    lines = [
+        click.style(f" search: point {found.point} after {found.tried} points; {printable(found.ended)}", bold=True)
+    ]
+    lines += [f"   {printable(move)}" for move in found.moves]
+    lines += wrapped(f"policy: {printable(found.policy_code)}", width, 1, 4)
+    lines.append(f" flags: {printable(found.flags_line) or 'none'}")
     return lines

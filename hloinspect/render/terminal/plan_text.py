@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.plan.model import Plan, Point
 from hloinspect.render.terminal.plan_more import elsewhere_lines, search_lines, tensor_lines
 from hloinspect.render.terminal.table import NARROW, columns_named, table
@@ -48,8 +48,8 @@ def _head(plan: Plan) -> list[str]:
     if reused and not plan.compiled and any(point.compile_s is not None for point in plan.points):
         made = f"all from the cache, in {plan.seconds:.0f} s"
     devices = plan.points[0].devices if plan.points else 1
-    title = click.style(clean(plan.source[:80]), bold=True)
-    return [f"{title}   {devices} x {clean(', '.join(plan.targets))}   {count} points, predicted, {made}"]
+    title = click.style(printable(plan.source[:80]), bold=True)
+    return [f"{title}   {devices} x {printable(', '.join(plan.targets))}   {count} points, predicted, {made}"]
 
 
 # --- the points -----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def _chosen(plan: Plan) -> list[Point]:
 
 def _row(plan: Plan, point: Point, axes: Sequence[str], recomputes: bool, moves: bool) -> list[str]:
     mark = "*" if point.number == plan.best else "+" if point.number in plan.front else ""
-    settings = [clean(point.settings.get(name, "own" if name == "policy" else "")) for name in axes]
+    settings = [printable(point.settings.get(name, "own" if name == "policy" else "")) for name in axes]
     start = [f"{mark}{point.number}", *settings]
     if point.step is None:
         blanks = 2 + 2 * moves + recomputes + 2 + moves
@@ -166,7 +166,7 @@ def _remarks(points: Sequence[Point], width: int) -> list[str]:
     lines = []
     for text, numbers in groups.items():
         lines += wrapped(
-            f"point{'s' if len(numbers) > 1 else ''} {listed(numbers, _MOST_NUMBERS)}: {clean(text)}", width, 1, 4
+            f"point{'s' if len(numbers) > 1 else ''} {listed(numbers, _MOST_NUMBERS)}: {printable(text)}", width, 1, 4
         )
     if any(point.fits and point.memory is not None and point.memory.is_tight for point in points):
         lines += wrapped(
@@ -189,7 +189,7 @@ def _cut(text: str) -> str:
 
 def settings_text(point: Point) -> str:
     """Return a point's settings: ``policy=offload:hid batch=8``."""
-    return clean(" ".join(f"{name}={value}" for name, value in point.settings.items())) or "the step as it is"
+    return printable(" ".join(f"{name}={value}" for name, value in point.settings.items())) or "the step as it is"
 
 
 def _verdict(plan: Plan, width: int) -> list[str]:
@@ -223,7 +223,7 @@ def _largest(plan: Plan, width: int) -> list[str]:
         point = plan.point(one.point) if one.point else None
         more = " (the largest tried)" if one.value == one.tried else ""
         rate = rate_text(point.speed) if point else ""
-        rows.append([clean(one.policy), f"{one.value}{more}" if one.value else "none", rate])
+        rows.append([printable(one.policy), f"{one.value}{more}" if one.value else "none", rate])
     unit = "samples/s" if plan.unit == "tokens/s" else plan.unit
     header = ["policy", f"largest {axis} that fits", unit]
     return table(columns_named(header, header[:2]), rows, width, NARROW)
@@ -234,7 +234,7 @@ def _meanings(plan: Plan, width: int) -> list[str]:
     last."""
     lines = []
     for text, code in plan.policies.items() if plan.search is None else ():
-        lines += wrapped(f"policy {clean(text)}: {clean(code)}", width, 0, 3)
+        lines += wrapped(f"policy {printable(text)}: {printable(code)}", width, 0, 3)
     for text, flags in plan.flags.items():
-        lines += wrapped(f"flags {clean(text)}: {clean(flags) or 'none'}", width, 0, 3)
+        lines += wrapped(f"flags {printable(text)}: {printable(flags) or 'none'}", width, 0, 3)
     return lines

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from hloinspect.errors import printable as clean
+from hloinspect.errors import printable
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.render.terminal.audit_text import audit_line, audit_text
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
@@ -57,10 +57,10 @@ def to_audit(report: Report, width: int = 100, show_all: bool = False, picture: 
 
 def _head(report: Report, width: int) -> list[str]:
     module, program = report.module, report.program
-    parts = [click.style(clean(module.name), bold=True)]
+    parts = [click.style(printable(module.name), bold=True)]
     made = f", compiled without a device by jax {program.jax}" if program.jax else ""
     if report.target:
-        parts.append(f"for {report.target.devices} x {clean(report.target.name)}{made}")
+        parts.append(f"for {report.target.devices} x {printable(report.target.name)}{made}")
     elif made:
         parts[0] += made
     parts.append(f"{module.instructions:,} instructions")
@@ -72,7 +72,7 @@ def blocking_lines(report: Report, width: int) -> list[str]:
     """Return what comes before every figure: that the step cannot run, or that its values are wrong."""
     lines: list[str] = []
     for finding in blocking_findings(report):
-        text = f"{finding.code}: {clean(finding.message)}"
+        text = f"{finding.code}: {printable(finding.message)}"
         lines += [click.style(line, fg="red", bold=True) for line in wrapped(text, width, 0, 3)]
     return lines
 
@@ -85,9 +85,9 @@ def _production(program: ProgramInfo) -> str:
     tuned = "not given"
     if results is not None:
         found = f"{results.of - results.missing} of {results.of} kernels" if results.of else "all kernels but one"
-        tuned = f"{clean(results.path)} ({found if results.missing else 'every kernel'})"
-    costs = f"{clean(profile.path)} ({profile.matched} of {profile.of} costs)" if profile else "not given"
-    return f"flags {clean(program.flags_from or 'not given')}, autotuning {tuned}, PGLE {costs}"
+        tuned = f"{printable(results.path)} ({found if results.missing else 'every kernel'})"
+    costs = f"{printable(profile.path)} ({profile.matched} of {profile.of} costs)" if profile else "not given"
+    return f"flags {printable(program.flags_from or 'not given')}, autotuning {tuned}, PGLE {costs}"
 
 
 def share(part: float, whole: float) -> str:
@@ -108,7 +108,7 @@ def _step(report: Report, width: int) -> list[str]:
     step = report.step.predicted
     nothing = [] if report.transfers else wrapped(_nothing(report), width, 0, 3)
     if step is None:
-        return [*nothing, click.style("no prediction", fg="magenta") + ": see 'cannot tell' below"]
+        return [*nothing, click.style("no prediction", fg="magenta") + ": see 'not known' below"]
     if nothing and step.stall_ms <= 0:
         return [*nothing, f"predicted step {time_text(step.time_ms)} ({_range(step)})"]
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
@@ -139,7 +139,7 @@ def tensor_text(transfer: TransferInfo) -> str:
     while len(dims) > 1 and dims[0] == 1:  # a slice of a stack has a dimension of one in front
         dims.pop(0)
     shape = f"{tensor.dtype}[{','.join(map(str, dims))}]"
-    name = clean(tensor.name) if tensor.name else ""
+    name = printable(tensor.name) if tensor.name else ""
     if transfer.direction == "h2d" and transfer.round_trip is not None:
         return f"{name or shape} (back from {_writers_text(transfer)})"
     return f"{name} {shape}" if name else shape
@@ -157,9 +157,9 @@ def where_text(transfer: TransferInfo) -> str:
     """Return the user's line, or the computation."""
     source = transfer.source
     if source is None:
-        return clean(transfer.computation)
-    function = clean(source.function or "").rpartition(".")[2]
-    place = f"{clean(os.path.basename(source.file))}:{source.line}"
+        return printable(transfer.computation)
+    function = printable(source.function or "").rpartition(".")[2]
+    place = f"{printable(os.path.basename(source.file))}:{source.line}"
     return f"{place} in {function}" if function and function != "<module>" else place
 
 
@@ -275,7 +275,7 @@ def _memory(report: Report, width: int) -> list[str]:
             lines += wrapped(f"{len(values)} {live} in host memory ({total})", width, _MARGIN, _MARGIN)
     for copy in report.host_copies[:SHOWN_NAMES]:
         how = f"{copy.mechanism}, {bytes_text(copy.bytes)} x{copy.executions}"
-        lines += wrapped(f"{clean(copy.instruction)} reads and writes host memory ({how})", width, _MARGIN, _MARGIN)
+        lines += wrapped(f"{printable(copy.instruction)} reads and writes host memory ({how})", width, _MARGIN, _MARGIN)
     if len(report.host_copies) > SHOWN_NAMES:
         lines.append(f"{' ' * _MARGIN}and {len(report.host_copies) - SHOWN_NAMES} more do")
     return lines
@@ -291,7 +291,7 @@ def _reasons(report: Report, width: int, named: frozenset[int]) -> list[str]:
         assert found is not None
         link_gbps = link_that_hides_gbps(report, transfer)
         needed = f"; a link of {link_gbps:.0f} GB/s would hide it" if link_gbps else ""
-        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {clean(transfer.reason)}{needed}."
+        text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {printable(transfer.reason)}{needed}."
         lines += wrapped(text, width, 1, 3)
     return ["", *lines] if lines else []
 
@@ -311,8 +311,8 @@ def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
         lines += _finding_head(finding, width)
         lines += wrapped(_sentence(finding.message), width, 3, 3)
         if finding.source_text and finding.source:
-            lines += [f"   {finding.source.line} | {clean(finding.source_text)}"[:width]]
-        lines += wrapped(f"Try  {clean(finding.remedy)}.", width, 3, 8)
+            lines += [f"   {finding.source.line} | {printable(finding.source_text)}"[:width]]
+        lines += wrapped(f"Try  {printable(finding.remedy)}.", width, 3, 8)
     if show_all:
         lines += _not_run(report, width)
     counted = _finding_count(report, show_all)
@@ -322,9 +322,9 @@ def findings_text(report: Report, width: int, show_all: bool) -> list[str]:
 def _finding_head(finding: FindingInfo, width: int) -> list[str]:
     place = ""
     if finding.source is not None:
-        place = f"{clean(os.path.basename(finding.source.file))}:{finding.source.line}"
+        place = f"{printable(os.path.basename(finding.source.file))}:{finding.source.line}"
     elif finding.instruction:
-        place = clean(finding.instruction)
+        place = printable(finding.instruction)
     cost = f"{time_text(finding.cost_ms)} a step" if finding.cost_ms else ""
     left = f"{finding.code} {finding.severity:<7}"
     middle = "   ".join(part for part in (f"{finding.name:<27}", cost) if part)
@@ -338,7 +338,7 @@ def _finding_head(finding: FindingInfo, width: int) -> list[str]:
 
 
 def _sentence(text: str) -> str:
-    return f"{clean(text[:1]).upper()}{clean(text[1:])}."
+    return f"{printable(text[:1]).upper()}{printable(text[1:])}."
 
 
 def _not_run(report: Report, width: int) -> list[str]:

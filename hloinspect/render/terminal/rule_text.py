@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hloinspect.render.data.rule_page import CODE_HEADING, facts_text
 from hloinspect.render.terminal.wrap import wrapped
-from hloinspect.rules.page import CODE_HEADING, facts_text
 from hloinspect.rules.rule import Rule
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 from hloinspect.errors import UsageError
 from hloinspect.hlo.model import Computation
+from hloinspect.kinds import D2H, H2D
 from hloinspect.offload.source import read_source
 from hloinspect.render.terminal.report_text import tensor_text
 from hloinspect.render.traces.trackevents import BYTES, NO_UNIT, Slice, TraceWriter, Value
 from hloinspect.report.schema import Report, TransferInfo
-from hloinspect.timeline.timeline import D2H, H2D, START, WAIT, Mark, Timeline, overlap
+from hloinspect.timeline.timeline import START, WAIT, Mark, Timeline, overlap
 from hloinspect.timeline.unfold import Iteration, Layout, Window
-from hloinspect.units import time_text
+from hloinspect.units import PS_PER_MS, time_text
 
 if TYPE_CHECKING:
     from hloinspect.analyze.inspect import Inspection
@@ -145,13 +146,13 @@ class _Band:
         arguments = self._writer.arguments(
             {
                 "what": self._timeline.kind,
-                "compute (ms)": step.compute_ps / 1e9,
-                "waiting for the host (ms)": step.stall_ps / 1e9,
-                "transfers alone (ms)": step.exposed_ps / 1e9,
+                "compute (ms)": step.compute_ps / PS_PER_MS,
+                "waiting for the host (ms)": step.stall_ps / PS_PER_MS,
+                "transfers alone (ms)": step.exposed_ps / PS_PER_MS,
             }
         )
         begin, end = self._layout.start_ps, self._layout.end_ps
-        found = [Slice(begin, end, f"step {time_text(step.time_ps / 1e9)}", arguments)]
+        found = [Slice(begin, end, f"step {time_text(step.time_ps / PS_PER_MS)}", arguments)]
         for iteration in self._layout.iterations():
             found += self._iteration(iteration)
         return found

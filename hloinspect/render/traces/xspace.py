@@ -19,7 +19,8 @@ from hloinspect.errors import UsageError, printable
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.print import print_module, print_shape
 from hloinspect.hlo.text_computation import TextComputation
-from hloinspect.offload.transfers import D2H, H2D, Offload, Transfer
+from hloinspect.kinds import D2H, H2D
+from hloinspect.offload.transfers import Offload, Transfer
 from hloinspect.predict.prediction import Prediction
 from hloinspect.profiles.protowire import message_field
 from hloinspect.profiles.spacebuilder import PlaneBuilder, SpaceBuilder, Value

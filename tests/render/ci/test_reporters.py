@@ -13,17 +13,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
 
 from hloinspect.analyze import inspect as api
-from hloinspect.cli import main
 from hloinspect.gate.baseline import Baseline
 from hloinspect.gate.budget import parse_budget
 from hloinspect.gate.gate import Checked, Unread, check_report
 from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.render.ci import github, junit, markdown, sarif
 from hloinspect.report.schema import Report, SourceInfo, Unknown
-from tests.support.gate_samples import FIXTURES, OLD_FIXTURES, SMALL
+from tests.support.gate_samples import FIXTURES, OLD_FIXTURES, SMALL, check
 from tests.support.places import DATA
 
 OPTIMIZER = FIXTURES / "gb200_optimizer" / "module.hlo.txt.gz"
@@ -36,10 +34,6 @@ UNREAD = [
     Unread("broken", "src/train.py:broken", "gb200", "NameError: name 'x' is not defined (src/train.py:3, in broken)"),
     Unread(HOSTILE, "no/such.hlo", None, "no such file <b>|`::error::\x1b[31m"),
 ]
-
-
-def check(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["check", *map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from hloinspect.analyze import inspect as api
 from hloinspect.cli import main
 from hloinspect.errors import UsageError
+from hloinspect.kinds import D2H
 from hloinspect.render.page import html_page
-from hloinspect.render.page.bands import KINDS, LANES, Band, Strings, encode_band, thinned, unit_ps
+from hloinspect.render.page.bands import LANES, Band, Strings, encode_band, thinned, unit_ps
 from hloinspect.render.page.elements import sentence
 from hloinspect.render.page.memory_curve import memory_curve
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Unknown
-from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, D2H, WAIT, Interval, Segment, Timeline, overlap
+from hloinspect.timeline.timeline import COLLECTIVE, COMPUTE, KINDS, WAIT, Interval, Segment, Timeline, overlap
 from tests.support.answers import answer_of
 from tests.support.gate_samples import FIXTURES, SMALL
 from tests.support.html_samples import HOSTILE_MODULE, HOSTILE_NAME, Page, column, parse_page, summed
@@ -352,7 +353,7 @@ def test_a_report_alone_gives_a_page_without_a_timeline_that_says_so(scan: api.I
     assert found.data["sides"][0]["transfers"]["count"] == len(scan.report.transfers)
 
 
-def test_without_a_target_the_page_says_that_it_cannot_tell(tmp_path: Path) -> None:
+def test_without_a_target_the_page_says_what_is_not_known(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     result = report(SMALL, "-o", file)
     assert result.exit_code == 3

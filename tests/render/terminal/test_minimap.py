@@ -22,10 +22,11 @@ import hloinspect
 from hloinspect.analyze.inspect import Inspection
 from hloinspect.cli.console import TextForm, emit_report
 from hloinspect.cli.timelines import predicted_picture
+from hloinspect.kinds import D2H, H2D
 from hloinspect.render.terminal.measured_text import to_text as measured_text
 from hloinspect.render.terminal.minimap import ASCII_LEVELS, LEVELS, minimap
 from hloinspect.render.terminal.report_text import to_text
-from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT, Interval, Segment, Timeline
+from hloinspect.timeline.timeline import COMPUTE, WAIT, Interval, Segment, Timeline
 from tests.support.places import ROOT
 from tests.support.terminals import on_terminal
 from tests.support.thorough import examples

@@ -20,13 +20,14 @@ import hloinspect
 from hloinspect.analyze.inspect import Inspection
 from hloinspect.cli.timelines import emit_timeline
 from hloinspect.errors import UsageError
+from hloinspect.kinds import D2H, H2D
 from hloinspect.render.traces.perfetto import TRACKS, lanes, to_perfetto
 from hloinspect.render.traces.trackevents import NO_UNIT, Slice, TraceWriter, nanoseconds
 from hloinspect.render.traces.xspace import write_profile
 from hloinspect.report.schema import SourceInfo
 from hloinspect.rules.choice import Choice
 from hloinspect.timeline.intervals import length, union
-from hloinspect.timeline.timeline import COMPUTE, D2H, H2D, WAIT
+from hloinspect.timeline.timeline import COMPUTE, WAIT
 from hloinspect.timeline.unfold import unfold
 from tests.support.places import ROOT
 from tests.support.thorough import examples
