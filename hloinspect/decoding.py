@@ -8,7 +8,6 @@ passes is checked here: unknown keys, numbers out of bounds, and rules of single
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import math
@@ -314,6 +313,8 @@ def _either(words: list[str]) -> str:
 
 def _unknown(key: str, missing: Sequence[str], known: Sequence[str]) -> str:
     """Return what to say of an unknown key, with the known one that is nearest: first of those that are missing."""
+    import difflib
+
     near = difflib.get_close_matches(key, missing, n=1) or difflib.get_close_matches(key, known, n=1)
     hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(known[:_MOST_KNOWN])}"
     return f": unknown key {shown(key)}{hint}"

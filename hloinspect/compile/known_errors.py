@@ -14,89 +14,90 @@ REFUSED = "HLO308"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An error that is known: what its text matches, and what to do about it."""
+    """An error that is known: what its text matches (with DOTALL), and what to do about it.
 
-    pattern: re.Pattern[str]
+    The pattern is compiled when an error is looked at, since every command imports this.
+    """
+
+    pattern: str
     remedy: str
 
 
 KNOWN = (
     Known(
-        re.compile(r"moved to host .*returned from the entry computation|\bE1200\b", re.DOTALL),
+        r"moved to host .*returned from the entry computation|\bE1200\b",
         "a value that the step places in host memory is a result, and the result is not requested there: give "
         'out_shardings with memory_kind="pinned_host" for it, which is the one kind that can be returned. Where the '
         "error names an argument of a step for a TPU, and jax.checkpoint fetches that argument in the forward and in "
         "the backward pass: jax.lax.optimization_barrier around the argument, in front of jax.device_put",
     ),
     Known(
-        re.compile(r"Fusion must have backend config|caller must be an async computation"),
+        r"Fusion must have backend config|caller must be an async computation",
         "known of libtpu where jax.checkpoint fetches an argument in host memory in the forward and in the backward "
         "pass: put jax.lax.optimization_barrier around the argument, in front of jax.device_put. It is then fetched "
         "once and kept; in a lax.scan over layers each iteration fetches its own",
     ),
     Known(
-        re.compile(r"Side-effect ops cannot be replicated"),
+        r"Side-effect ops cannot be replicated",
         "the placement of an unsharded value met the partitioner: give the value a sharding "
         "(jax.lax.with_sharding_constraint) in front of it, with an XLA later than April 2024",
     ),
     Known(
-        re.compile(r"sub-chunk copy is not supported in async dynamic slice"),
+        r"sub-chunk copy is not supported in async dynamic slice",
         "a TPU cannot copy slices below one tile: offload larger slices, or keep this one on the device",
     ),
     Known(
-        re.compile(r"not acceptable during pure memory offload"),
+        r"not acceptable during pure memory offload",
         "an operation works on a value in host memory: fetch it first; since jax 0.5.0 this is a slow computation "
         "over the link instead of an error",
     ),
     Known(
-        re.compile(r"Expected instruction to have shape equal to .*dynamic-slice", re.DOTALL),
+        r"Expected instruction to have shape equal to .*dynamic-slice",
         "a slice with strides is taken of a value in host memory: fetch whole rows, and stride on the device",
     ),
     Known(
-        re.compile(
-            r"Expected instruction to have shape equal to .*S\(5\)|expects the shape of operand .*S\(5\)", re.DOTALL
-        ),
+        r"Expected instruction to have shape equal to .*S\(5\)|expects the shape of operand .*S\(5\)",
         "XLA leaves the stack of an inner loop on the device: offload in the outer loop (its layers computed again), "
         "or unroll the inner one",
     ),
     Known(
-        re.compile(r"RESOURCE_EXHAUSTED|\bE1000\b|[Oo]ut of memory"),
+        r"RESOURCE_EXHAUSTED|\bE1000\b|[Oo]ut of memory",
         "the step needs more memory than the target has: more devices (--devices), a smaller batch, or more values "
         "recomputed or offloaded (docs/memory.md)",
     ),
     Known(
-        re.compile(r"Couldn't find output tile sizes"),
+        r"Couldn't find output tile sizes",
         "a product is too large for XLA's Triton kernels: shard it over more devices, or compile with --xla-flag "
         "xla_gpu_enable_triton_gemm=false",
     ),
     Known(
-        re.compile(r"No such compile option: '"),
+        r"No such compile option: '",
         "the XLA of this jax does not know the flag: look for a typing error (also in XLA_FLAGS of the environment), "
         "or for the jax that brought it",
     ),
     Known(
-        re.compile(r"No FFI handler registered for|Custom emitter for .* not found"),
+        r"No FFI handler registered for|Custom emitter for .* not found",
         "a kernel of one's own is known to XLA only where its library is loaded and has code for this platform: import "
         "it in the step's file, or give the dump of a run (--xla_dump_to) instead of the step",
     ),
     Known(
-        re.compile(r"Cannot lower pallas_call on platform"),
+        r"Cannot lower pallas_call on platform",
         "this jax lacks what lowers Pallas kernels for GPUs: use jax 0.10 or later with its CUDA plugin" + BUT_NOT,
     ),
     Known(
-        re.compile(r"memory_space of all inputs passed to"),
+        r"memory_space of all inputs passed to",
         "one of the values is in host memory and the other is not: jax.device_put it to the device first",
     ),
     Known(
-        re.compile(r"Unknown memory kind|Could not find memory addressable by device"),
+        r"Unknown memory kind|Could not find memory addressable by device",
         "memory kinds are device and pinned_host, and on TPUs unpinned_host",
     ),
     Known(
-        re.compile(r"Memory kinds passed to jax\.jit does not match"),
+        r"Memory kinds passed to jax\.jit does not match",
         "in_shardings and the argument's own sharding name different memories: make them the same",
     ),
     Known(
-        re.compile(r"cudaErrorInvalidDevice"),
+        r"cudaErrorInvalidDevice",
         "a sort or ragged product needs its scratch size from a CUDA library, which has no device: add --xla-flag "
         "xla_gpu_deviceless_cub_mode=DEVICELESS_CUB_DISABLED",
     ),
@@ -107,6 +108,6 @@ def explained(error: CompileError) -> CompileError:
     """Return the same error with what to do about it, where it is a known one."""
     text = f"{error} {error.detail}"
     for known in KNOWN:
-        if known.pattern.search(text):
+        if re.search(known.pattern, text, re.DOTALL):
             return CompileError(f"{error}; {REFUSED}: {known.remedy}", error.detail, REFUSED)
     return error
