@@ -6,25 +6,25 @@ kinds.py has those of the verdicts. A number on which one rule or one model alon
 from __future__ import annotations
 
 SMALL_STALL_SHARE = 0.02
-"""A step that waits for the host less than this share of its time hides its transfers."""
+"""The share of a step's time below which its waits for the host count as hidden."""
 
 UNSEEN_SHARE = 0.001
-"""Two times of a step are alike if they differ by less than this share of it: nobody could see the difference."""
+"""The share of a step's time below which a difference of two times does not count."""
 
 SCHEDULER_MEMORY_SHARE = 0.8
-"""Share of device memory to which XLA's latency-hiding scheduler keeps (openxla/xla: gpu_hlo_schedule.cc,
+"""The share of device memory that XLA's latency-hiding scheduler uses at most (openxla/xla: gpu_hlo_schedule.cc,
 GetSchedulerMemoryLimit: 80 % of the device's memory, then the slop factor). Beyond it transfers may be serialized."""
 
 ALLOCATOR_SHARE = 0.75
-"""Share of the device's memory that XLA's allocator hands out at most in a process of JAX, with preallocation or
+"""The largest share of the device's memory that XLA's allocator uses in a process of JAX, with preallocation or
 without, unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise (openxla/xla: gpu_helpers.cc, CreateBFCAllocator)."""
 
 INFO_COST_SHARE = 0.005
-"""A rule on time whose finding costs less than this share of the step only informs."""
+"""The share of the step below which a finding of a rule on time is information only."""
 
 WARNING_COST_SHARE = 0.05
-"""One that costs less than this share warns at most, and so does one whose verdicts all change within the prediction's
-range."""
+"""The share of the step below which it is at most a warning. So is one whose verdicts all change within the
+prediction's range."""
 
 # ---- how many are shown one by one, where no more are requested
 

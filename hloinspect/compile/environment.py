@@ -14,7 +14,7 @@ FOR_EVERY_CHILD = {
     "JAX_ENABLE_COMPILATION_CACHE": "false",  # a cached executable leaves no thunk sequence
 }
 FOR_TPUS = {
-    "TPU_SKIP_MDS_QUERY": "1",  # no metadata server to ask
+    "TPU_SKIP_MDS_QUERY": "1",  # there is no metadata server to query
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else a second compilation at a time is refused
 }
 

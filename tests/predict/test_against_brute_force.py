@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hloinspect.predict.schedule import Branch, Loop, Operation, Schedule
@@ -62,7 +62,8 @@ def amplifies_rounding(what: Schedule, machine: bf.Machine) -> bool:
     """Return whether rates that differ by a rounding error give another exact result.
 
     Some loops do so: with fair queueing an iteration may double a difference that the one before has left, without end.
-    No simulator that computes with floating-point numbers can give the exact result there.
+    No simulator that computes with floating-point numbers can give the exact result there. Random schedules of this
+    kind are rare, and fail the property below: the simulator does not say that these figures are uncertain.
     """
     factor = 1 + Fraction(1, 1 << 44)
     exact = bf.brute_force(what, machine)
@@ -203,9 +204,7 @@ def test_the_same_holds_where_some_transfers_are_free(
 @settings(max_examples=examples(40, 1600), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(schedules(depth=1, always_awaited=True, max_trips=300), machines)
 def test_loops_of_many_iterations_settle_and_give_the_same_result(what: Schedule, machine: bf.Machine) -> None:
-    found = differences(what, machine)
-    assume(not found or not amplifies_rounding(what, machine))
-    assert found == []
+    assert differences(what, machine) == []
 
 
 def test_a_loop_with_fair_queueing_may_amplify_rounding_and_one_without_does_not() -> None:

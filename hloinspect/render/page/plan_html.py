@@ -55,7 +55,7 @@ def _verdict(plan: Plan) -> str:
     words = f'<p class="verdict">{link}</p>{element("p", sentence(plan.why))}'
     if plan.tied:
         others = ", ".join(f'<a href="#point-{number}">{number}</a>' for number in plan.tied[:20])
-        words += f"<p>As fast within the range of the prediction: {others}.</p>"
+        words += f"<p>May be as fast within the range of the prediction: {others}.</p>"
     return words
 
 

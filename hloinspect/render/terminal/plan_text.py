@@ -199,7 +199,8 @@ def _verdict(plan: Plan, width: int) -> list[str]:
     lines = wrapped(f"best: point {plan.best}, {settings_text(chosen)}: {plan.why}", width, 0, 3)
     if plan.tied:
         lines += wrapped(
-            f"as fast within the range: point{'s' if len(plan.tied) > 1 else ''} {listed(plan.tied, _MOST_NUMBERS)}",
+            f"may be as fast within the range: point{'s' if len(plan.tied) > 1 else ''} "
+            f"{listed(plan.tied, _MOST_NUMBERS)}",
             width,
             0,
             3,
