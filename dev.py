@@ -198,7 +198,8 @@ def thorough(options: "list[str]") -> int:
     # MaxText needs the newest jax.
     where += [(".venv-jax" + jax, newest, number, ["cuda", "dev"], jax) for jax in OTHER_JAX]
     before = commit()
-    codes, rows = [], []
+    codes: list[int] = []
+    rows: list[list[str]] = []
     for folder, path, number, extras, jax in where:
         inside = environment(folder, path, number, extras, jax)
         say("pytest on Python %s, thoroughly" % number)

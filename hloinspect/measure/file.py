@@ -100,7 +100,7 @@ class _Gathered:
         self.space = space
         self.joins = Joins(space)
         self.unknown: list[Unknown] = []
-        self.limits: list[str] = []
+        self.limits: list[str] = list(space.notes)
         self._progress = on_progress
         self._device_type = ""
         self._devices: list[MeasuredDevice] = []
@@ -240,6 +240,7 @@ class _Gathered:
     def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
         """Note what the trace does not show."""
         self.limits += self.joins.failed
+        self.unknown += [Unknown(gap.reason, gap.remedy, gap.affects) for gap in self.space.gaps]
         notes: dict[str, list[str]] = {}
         for device in devices:
             for note in device.notes:

@@ -61,7 +61,7 @@ def open_chrome_trace(path: str | Path) -> XSpace:
         raise InputError(f"{name}: expected a Chrome trace, found an event that is none: {error!r}") from None
     counted = sum(len(line.columns()) for plane in planes for line in plane.lines)
     full = (f"a Chrome trace ends at {MAX_EVENTS:,} events: later ones are missing",) if counted >= MAX_EVENTS else ()
-    return XSpace(name, planes, (), full, (), capped=True)
+    return XSpace(name, planes, (), full, (), capped=True, kind="chrome")
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from hloinspect.timeline.spans import Flags, Ints
 
 StatValue = int | float | str | bytes
+ProfileKind = Literal["xplane", "chrome", "nsys", "nsys-jax"]
+"""Formats of profiles: XSpace, Chrome trace, an export of Nsight Systems (SQLite), an archive of nsys-jax."""
 
 ABSENT, DOUBLE, UINT64, INT64, STR, BYTES, REF = 0, 2, 3, 4, 5, 6, 7
 """Types of a statistic's value: 0 for nothing, else the number of the field in XStat's oneof."""
@@ -151,12 +154,23 @@ class Plane:
 
 
 @dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that a trace of its kind, or this one, does not show: the reason, a remedy, and what is unknown
+    therefore."""
+
+    reason: str
+    remedy: str
+    affects: Literal["time", "transfers"]
+
+
+@dataclass(frozen=True, slots=True)
 class XSpace:
     """A trace that was read from ``path``.
 
     Times of columns count from ``base_ns``. It is 0, or the earliest line's time where the file has UNIX times, whose
     picoseconds do not fit into 64 bits. ``capped``: the format holds at most a million events, so the profiler may have
-    left some out. ``errors`` and ``warnings`` are those of the profiler, such as dropped events.
+    left some out. ``errors`` and ``warnings`` are those of the profiler, such as dropped events. ``kind`` is the format
+    that was read. ``gaps`` is what the reader knows to be missing, ``notes`` what it says besides.
     """
 
     path: str
@@ -166,6 +180,9 @@ class XSpace:
     hostnames: tuple[str, ...]
     base_ns: int = 0
     capped: bool = False
+    kind: ProfileKind = "xplane"
+    gaps: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def planes_of(self, prefix: str) -> tuple[Plane, ...]:
         """Return the planes whose names begin with ``prefix``, such as ``/device:GPU:``."""
