@@ -135,6 +135,7 @@ class _Gathered:
             device = gpu.measure_gpu(
                 *(plane.name, found, program, self.joins(program), marks, launches),
                 float(most) if isinstance(most, (int, float)) else 0.0,
+                self.joins,
             )
             if device is not None:
                 self._devices.append(device)

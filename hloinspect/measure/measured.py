@@ -38,6 +38,7 @@ from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
 
 if TYPE_CHECKING:
+    from hloinspect.measure.instructions import InstructionTimes
     from hloinspect.measure.typical import TypicalStep
 
 
@@ -92,7 +93,8 @@ class MeasuredDevice:
 
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
-    ``typical`` is the step that counts and is nearest the median.
+    ``typical`` is the step that counts and is nearest the median. ``instructions`` are the times of instructions in the
+    steps that count.
     """
 
     name: str
@@ -108,6 +110,7 @@ class MeasuredDevice:
     notes: tuple[str, ...] = ()
     launches_known: bool = True
     typical: TypicalStep | None = None
+    instructions: InstructionTimes | None = None
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:

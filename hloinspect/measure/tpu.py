@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hloinspect.kinds import D2H, SetAsideReason
 from hloinspect.measure import events, join
 from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
+from hloinspect.measure.instructions import StepEvents, instruction_times
 from hloinspect.measure.join import DONE, START, WHOLE, ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.memcpy import ALONE_SHARE
@@ -195,6 +196,11 @@ def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | 
         details=details,
         notes=notes,
         typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, trace, kind), moves),
+        instructions=instruction_times(
+            StepEvents(trace.start_ps, trace.end_ps, trace.op, step, clean, trace.ops),
+            lambda number: joined if number == program else None,
+            np.array([role == WHOLE for role in trace.roles], np.bool_),
+        ),
     )
 
 
