@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.analyze.inspect import obstacle_to, prediction_limits
+from hloinspect.analyze.instructions import with_instructions
 from hloinspect.analyze.load import digest_of
 from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
-from hloinspect.measure.join import join_of, module_name
+from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredFile
 from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions
@@ -191,7 +192,8 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
     if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
         unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
-    offload = _offload(own)
+    joined = _joined(own)
+    offload = joined.offload if joined is not None else None
     seen = trace_info(files, own, unread, program)
     versions = next((file.versions for file in files if file.versions), {})
     made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=machine.topology)
@@ -202,7 +204,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
             )
         report = _bare_report(info, files, made, limits, unknown)
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
-        return TraceInspection(report, files, None, None)
+        return TraceInspection(with_instructions(report, own, None, machine), files, None, None)
     target, module = machine.target, offload.program.module
     prediction, about_prediction = _predicted(offload, machine)
     limits += about_prediction
@@ -210,6 +212,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
     count = machine.devices or device_count(module)
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
     report = _measured(report, own, seen, files)
+    report = with_instructions(report, own, joined, machine)
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
     return TraceInspection(report, files, offload, prediction)
@@ -237,12 +240,12 @@ def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, l
     return prediction, [*target_limits(target), *prediction_limits(module, prediction)]
 
 
-def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
+def _joined(files: Sequence[MeasuredFile]) -> ProgramJoin | None:
     """Return the step's module, which measuring has read already."""
     for file in files:
         if file.module is not None and file.program is not None:
             try:
-                return join_of(file.module, module_name(file.path, file.program)).offload
+                return join_of(file.module, module_name(file.path, file.program))
             except InputError:  # the file's own limits say what is wrong with it
                 continue
     return None

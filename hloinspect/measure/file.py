@@ -83,10 +83,9 @@ def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = Non
     tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
     gathered = _Gathered(space, on_progress or (lambda message: None))
     if any(is_rocm(plane) for plane in gpus):
-        gathered.unknown.append(
-            Unknown(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`", "time")
-        )
-    elif gpus:
+        remedy = "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`"
+        gathered.unknown.append(Unknown(ROCM, remedy, "transfers"))
+    if gpus:
         gathered.add_gpus(gpus)
     elif tpus:
         gathered.add_tpus(tpus)
@@ -257,8 +256,6 @@ class _Gathered:
         if said:
             reason = f"the profiler says: {said[0]}" + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")
             self.unknown.append(Unknown(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
-        if any(gap.reason == ROCM for gap in self.unknown):
-            return
         if not self._events:
             self.unknown.append(_NO_DEVICE)
         elif program is None or not devices:
@@ -268,8 +265,11 @@ class _Gathered:
 
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
-        if joined is None and (platform == "gpu" or self._unattributed):
+        seen_copies = not any(gap.reason == ROCM for gap in self.unknown)
+        if joined is None and (platform == "gpu" or self._unattributed) and seen_copies:
             self.unknown.append(_NO_MODULE)
+        if not seen_copies:
+            self.limits.append("time in which only copies between device and host run counts as idle: they are not seen")
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
@@ -277,7 +277,7 @@ class _Gathered:
             self.unknown.append(
                 Unknown(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good", "time")
             )
-        if not all(device.launches_known for device in devices):
+        if not all(device.launches_known for device in devices) and seen_copies:
             self.limits.append(
                 "the trace does not say when operations were launched (no host plane, or dropped events): what "
                 "the host was late for counts as waiting for a transfer"

@@ -167,6 +167,12 @@ class ProgramJoin:
             return "host copy" if joined.kind == HOST_COPY else "callback" if joined.kind == CALLBACK else "control flow"
         return class_of(self.module, *self._places[joined.name])
 
+    def place_of(self, name: str) -> tuple[Computation, Instruction] | None:
+        """Return the instruction that the runtime executes for that name and its computation, or None where the module
+        has none."""
+        joined = self.find(name)
+        return self._places[joined.name] if joined is not None else None
+
     def executions_of(self, name: str) -> int:
         """Return how often the instruction of that name runs in a step, or 0 where that depends on data."""
         joined = self.find(name)

@@ -10,6 +10,13 @@ from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo, Unknown
 from hloinspect.report.schema.audit import AuditEntry, AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import (
+    ClassTimes,
+    DeviceSkew,
+    InstructionsInfo,
+    InstructionTime,
+    PredictedTime,
+)
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
     AutotuneInfo,
@@ -42,7 +49,9 @@ __all__ = [
     "AuditEntry",
     "AuditInfo",
     "AutotuneInfo",
+    "ClassTimes",
     "DeviceInfo",
+    "DeviceSkew",
     "DuplexInfo",
     "ExpectedInfo",
     "Exposed",
@@ -52,6 +61,8 @@ __all__ = [
     "HostInfo",
     "HostValue",
     "InputInfo",
+    "InstructionTime",
+    "InstructionsInfo",
     "LinkInfo",
     "LiveValue",
     "MeasuredStep",
@@ -61,6 +72,7 @@ __all__ = [
     "OtherCopiesInfo",
     "Peak",
     "PredictedStep",
+    "PredictedTime",
     "PredictedTransfer",
     "ProfileInfo",
     "ProgramInfo",

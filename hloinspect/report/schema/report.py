@@ -13,6 +13,7 @@ from typing import Final, Literal
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, Unknown
 from hloinspect.report.schema.audit import AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import InstructionsInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import InputInfo, ModuleInfo, ProgramInfo, TargetInfo
 from hloinspect.report.schema.steps import DeviceInfo, StepInfo
@@ -101,6 +102,9 @@ class Report:
 
     audit: AuditInfo | None = None
     """What the program requested of host memory and what became of it; null for a trace."""
+
+    instructions: InstructionsInfo | None = None
+    """Measured time by instruction and class; null for a prediction, or where a trace names no instructions."""
 
     def __iter__(self) -> Iterator[TransferInfo | FindingInfo]:
         yield from self.transfers
