@@ -25,6 +25,8 @@ def with_instructions(
 
     ``joined`` is the step's module, None where no trace has one.
     """
+    if any(file.graph_blocks for file in files):  # nothing in a graph that was traced as one block is seen
+        return report
     prices = None
     if joined is not None and machine.target is not None and report.step.predicted is not None:
         count = machine.devices or device_count(joined.module)

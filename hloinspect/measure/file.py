@@ -269,7 +269,9 @@ class _Gathered:
         if joined is None and (platform == "gpu" or self._unattributed) and seen_copies:
             self.unknown.append(_NO_MODULE)
         if not seen_copies:
-            self.limits.append("time in which only copies between device and host run counts as idle: they are not seen")
+            self.limits.append(
+                "time in which only copies between device and host run counts as idle: they are not seen"
+            )
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)

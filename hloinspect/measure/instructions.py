@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from hloinspect.kinds import InstructionClass
 from hloinspect.measure import events
 from hloinspect.measure.events import Op
-from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.figures import Floats
+from hloinspect.measure.join import ProgramJoin
 from hloinspect.timeline.spans import Flags, Ints
 
 MAX_SAMPLES = 64
@@ -84,19 +84,18 @@ def instruction_times(
     if not count.any():
         return None
     joins = {program: join_to(program) for program in sorted({program for program, _ in keys})}
-    expected = [_executions(joins[program], name) if n else 0 for (program, name), n in zip(keys, count, strict=True)]
-    each = steps * np.array(expected, np.int64)
-    parts = np.where((each > 0) & (count % np.maximum(each, 1) == 0), count // np.maximum(each, 1), 1)
     total = np.bincount(number, weights=time, minlength=len(keys)).astype(np.int64)  # exact below 2^53 ps
-    is_collective = np.zeros(len(keys), np.bool_)
-    of_collective = np.array([op.kind == events.COLLECTIVE for op in found.ops], np.bool_)
-    is_collective[of_op[of_collective & (of_op >= 0) & (True if whole is None else whole)]] = True
-    special = (parts > 1) | is_collective
+    expected = [_executions(joins[program], name) if n else 0 for (program, name), n in zip(keys, count, strict=True)]
+    each = np.maximum(steps * np.array(expected, np.int64), 1)
+    parts = np.where((np.array(expected) > 0) & (count > 0) & (count % each == 0), count // each, 1)
+    is_collective = _collectives(found.ops, of_op, len(keys), whole)
+    special = ((parts > 1) | is_collective) & (count > 0)
     matched: dict[int, Ints] = {}
     if special.any():
-        step = found.step[own]
-        number, time, matched = _joined(number, time, step, np.maximum(parts, 1), special, is_collective, steps)
-    samples, first = _samples(number, time, count // np.maximum(parts, 1))
+        executions = _Executions(number, time, found.step[own], steps)
+        number, time, matched = executions.of(special, parts, is_collective)
+    runs = np.bincount(number, minlength=len(keys))
+    samples, first = _samples(number, time, runs)
     seen = np.flatnonzero(count)
     place = {old: new for new, old in enumerate(seen.tolist())}
     lengths = np.diff(first)
@@ -105,7 +104,7 @@ def instruction_times(
         programs=tuple(keys[i][0] for i in seen.tolist()),
         classes=tuple(_class_of(joins[keys[i][0]], keys[i][1]) for i in seen.tolist()),
         steps=steps,
-        executions=(count // parts)[seen],
+        executions=runs[seen],
         events=count[seen],
         total_ps=total[seen],
         sample_ps=samples,
@@ -143,37 +142,53 @@ def _class_of(joined: ProgramJoin | None, name: str) -> InstructionClass:
     return joined.class_of(name) if joined is not None else "not in the module"
 
 
-def _joined(  # noqa: PLR0913  (columns of the same events, and of the same instructions)
-    number: Ints, time: Ints, step: Ints, parts: Ints, special: Flags, is_collective: Flags, steps: int
-) -> tuple[Ints, Ints, dict[int, Ints]]:
-    """Return instruction and time of each execution, and the times of collectives as a row for each step.
+def _collectives(ops: Sequence[Op], of_op: Ints, count: int, whole: Flags | None) -> Flags:
+    """Return which instructions are collectives whose events can be matched with those of other devices."""
+    chosen = (np.array([op.kind for op in ops], np.int64) == events.COLLECTIVE) & (of_op >= 0)
+    found = np.zeros(count, np.bool_)
+    found[of_op[chosen if whole is None else chosen & whole]] = True
+    return found
 
-    Only events of ``special`` instructions are put in order, which are few.
-    """
-    mine = np.flatnonzero(special.take(number))
-    order = mine[np.lexsort((step[mine], number[mine]))]  # stable: by start within a step
-    begins = np.flatnonzero(np.concatenate(([True], number[order][1:] != number[order][:-1])))
-    ends = np.append(begins[1:], len(order))
-    numbers, times, matched = [], [], {}
-    room = MAX_MATCHED
-    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-        which = int(number[order[begin]])
-        together = time[order[begin:end]].reshape(-1, int(parts[which])).sum(axis=1)
-        numbers.append(np.full(len(together), which, np.int64))
-        times.append(together)
-        if is_collective[which] and len(together) % steps == 0 and len(together) <= room:
-            if _is_even(step[order[begin:end]], steps):
-                matched[which] = together.reshape(steps, -1)
+
+@dataclass(frozen=True, slots=True)
+class _Executions:
+    """Events, one element each, from which executions are made: instruction, time, and step."""
+
+    number: Ints
+    time: Ints
+    step: Ints
+    steps: int
+
+    def of(self, special: Flags, parts: Ints, is_collective: Flags) -> tuple[Ints, Ints, dict[int, Ints]]:
+        """Return instruction and time of each execution, and the times of collectives as a row for each step.
+
+        Each execution of an instruction consists of so many ``parts`` if all steps have equally many events of it. Only
+        events of ``special`` instructions are put in order, which are few.
+        """
+        mine = np.flatnonzero(special.take(self.number))
+        order = mine[np.lexsort((self.step[mine], self.number[mine]))]  # stable: by start within a step
+        begins = np.flatnonzero(np.concatenate(([True], self.number[order][1:] != self.number[order][:-1])))
+        numbers, times, matched = [], [], {}
+        room = MAX_MATCHED
+        for own in np.split(order, begins[1:]):
+            which = int(self.number[own[0]])
+            is_even = self._is_even(own)
+            together = self.time[own].reshape(-1, int(parts[which]) if is_even else 1).sum(axis=1)
+            numbers.append(np.full(len(together), which, np.int64))
+            times.append(together)
+            if is_collective[which] and is_even and len(together) <= room:
+                matched[which] = together.reshape(self.steps, -1)
                 room -= len(together)
-    rest = np.ones(len(number), np.bool_)
-    rest[mine] = False
-    return np.concatenate((number[rest], *numbers)), np.concatenate((time[rest], *times)), matched
+        rest = np.ones(len(self.number), np.bool_)
+        rest[mine] = False
+        return np.concatenate((self.number[rest], *numbers)), np.concatenate((self.time[rest], *times)), matched
 
-
-def _is_even(step: Ints, steps: int) -> bool:
-    """Return whether each step has as many of the events, which are sorted by step."""
-    rows = step.reshape(steps, -1)
-    return bool((rows == rows[:, :1]).all())
+    def _is_even(self, own: Ints) -> bool:
+        """Return whether each step that counts has as many of these events, which are sorted by step."""
+        if len(own) % self.steps:
+            return False
+        rows = self.step[own].reshape(self.steps, -1)
+        return bool((rows == rows[:, :1]).all() and (rows[1:, 0] > rows[:-1, 0]).all())
 
 
 def _samples(number: Ints, time: Ints, count: Ints) -> tuple[Ints, Ints]:

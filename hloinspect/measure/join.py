@@ -164,7 +164,9 @@ class ProgramJoin:
         if joined.kind == TRANSFER:
             return joined.direction or "other"
         if joined.kind in (HOST_COPY, CALLBACK, CONTROL):
-            return "host copy" if joined.kind == HOST_COPY else "callback" if joined.kind == CALLBACK else "control flow"
+            return (
+                "host copy" if joined.kind == HOST_COPY else "callback" if joined.kind == CALLBACK else "control flow"
+            )
         return class_of(self.module, *self._places[joined.name])
 
     def place_of(self, name: str) -> tuple[Computation, Instruction] | None:

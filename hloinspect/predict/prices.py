@@ -62,7 +62,9 @@ def instruction_prices(offload: Offload, target: Target, devices: int, domain: i
     return found
 
 
-def _price(operation: Operation | Cost, target: Target, unlaunched: Target, cases: tuple[Scenario, ...]) -> Price | None:
+def _price(
+    operation: Operation | Cost, target: Target, unlaunched: Target, cases: tuple[Scenario, ...]
+) -> Price | None:
     times = [_time_ps(operation, target, case) for case in cases]
     lows = [_time_ps(operation, unlaunched, case) for case in cases]
     central = times[0]
