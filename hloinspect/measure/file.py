@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
-from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
+from hloinspect.kinds import D2H, H2D, ClassifiedBy, InstructionClass, Platform
 from hloinspect.measure import events, gpu, tpu
-from hloinspect.measure.events import BY, DeviceEvents, gpu_events
+from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
@@ -107,6 +107,7 @@ class _Gathered:
         self._runs: Counter[int] = Counter()
         self._other_copies: Counter[tuple[str, str]] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
+        self._classes: Counter[InstructionClass] = Counter()
         self._hidden: Counter[str] = Counter()
         self._graphs = 0
         self._unattributed = 0
@@ -127,6 +128,7 @@ class _Gathered:
             if not len(found.start_ps):
                 continue
             self._count(found)
+            self._count_classes(found.ops, found.spent[0].tolist())
             program = gpu.main_gpu_program(found, self.joins)
             if program is None:
                 continue
@@ -162,6 +164,13 @@ class _Gathered:
         for program, count in rarest.items():
             self._runs[program] = max(self._runs[program], count)
 
+    def _count_classes(self, ops: Sequence[Op], spent_ps: Sequence[int]) -> None:
+        """Add up the device's time by class of instruction, over all programs; events that name none are left out."""
+        for op, time in zip(ops, spent_ps, strict=True):
+            if op.kind != events.IGNORED and not op.is_hidden and (op.program or op.rank >= 0):
+                joined = self.joins(op.program)
+                self._classes[joined.class_of(op.name) if joined else "not in the module"] += time
+
     def add_tpus(self, planes: Sequence[Plane]) -> None:
         for plane in planes:
             self._progress(f"measuring {plane.name}")
@@ -179,6 +188,7 @@ class _Gathered:
                 self._names.setdefault(number, trace.run_name.get(number, ""))
             by_op = np.zeros(len(trace.ops), np.int64)
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
+            self._count_classes(trace.ops, by_op.tolist())
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
                 self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
                 if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
@@ -216,6 +226,7 @@ class _Gathered:
             hidden_ops=tuple(sorted(self._hidden)),
             graph_blocks=self._graphs,
             unattributed_ps=self._unattributed,
+            class_ps=dict(self._classes),
             versions=_versions(self.space),
             events=self._events,
             limits=tuple(self.limits),

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
+from hloinspect.kinds import ClassifiedBy, Direction, InstructionClass, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
@@ -167,7 +167,7 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event.
+    one event. ``class_ps`` is device time of all programs by the class of the instruction that an event names.
     """
 
     path: str
@@ -184,6 +184,7 @@ class MeasuredFile:
     graph_blocks: int = 0
     hidden_ops: tuple[str, ...] = ()
     unattributed_ps: int = 0
+    class_ps: Mapping[InstructionClass, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     events: int = 0
     limits: tuple[str, ...] = ()

@@ -35,6 +35,9 @@ _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 what the transfer takes."""
 
 _SAME = 0.005
+_MANY_OTHERS = 0.1
+"""From this share of the devices' time on, programs besides the step's are shown by class of instruction too."""
+
 _INDENT = len("predicted step ")
 
 _FEWER = (("p90", None), ("devices", None), ("steps", None))
@@ -338,6 +341,10 @@ def _other(report: Report, width: int) -> list[str]:
         spent = sum(program.device_ms for program in others)
         names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
+        if spent > _MANY_OTHERS * total and trace.classes_ms:
+            every = sum(trace.classes_ms.values())
+            parts = [f"{kind} {share(time, every)}" for kind, time in trace.classes_ms.items()]
+            lines.append(f"all programs by class of instruction: {listed(parts, 6)}")
     for copies in trace.other_copies:
         lines.append(
             f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
