@@ -7,7 +7,7 @@ import re
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.kinds import InstructionClass
 from hloinspect.offload.program import CONTROL_FLOW
-from hloinspect.predict.collective import COLLECTIVES, MAX_WRAPPING, fused_collective
+from hloinspect.predict.collective import COLLECTIVES, CONTINUES, MAX_WRAPPING, fused_collective
 from hloinspect.predict.cost import MAX_FUSION_NESTING
 
 _ATTENTION = re.compile(r"fmha|attention|attn|(?:splash|flash)_m[hq]a")
@@ -34,6 +34,9 @@ _BY_OPCODE: dict[str, InstructionClass] = {
     "gather": "gather",
     "concatenate": "concatenate",
     "copy": "copy",
+    "slice": "copy",
+    "dynamic-slice": "copy",
+    "reshape": "copy",
 }
 _NO_WORK = frozenset({"parameter", "constant", "bitcast", "tuple", "get-tuple-element", "reshape"})
 
@@ -47,7 +50,9 @@ def class_of(module: Module, computation: Computation, instruction: Instruction)
         return own
     if opcode == "fusion":
         inside = fused_collective(module, source)
-        return _collective(inside[2].opcode) or "other" if inside is not None else _fusion(module, source, 0)
+        if inside is not None and inside[0] != CONTINUES:
+            return _collective(inside[2].opcode) or "other"
+        return _fusion(module, source, 0)
     return "control flow" if opcode in CONTROL_FLOW else _plain(module, within, source)
 
 
@@ -100,23 +105,26 @@ def _fusion(module: Module, fusion: Instruction, depth: int) -> InstructionClass
 
 
 def _body(module: Module, body: Computation, depth: int) -> InstructionClass:
-    """Return the class of a fusion by what is in it: a collective, else the first hero, else a copy or a loop."""
+    """Return the class of a fusion by what is in it: the first hero, else a collective, else a copy or a loop.
+
+    A fusion of a TPU that works beside a collective holds a copy of it (``fused_collective``), so a hero is first.
+    """
     found: set[InstructionClass] = set()
     opcodes: set[str] = set()
+    collective: InstructionClass | None = None
     for index, (opcode, _) in enumerate(body.outline()):
         if opcode in _NO_WORK:
             continue
         opcodes.add(opcode)
-        if (own := _collective(opcode)) is not None:
-            return own
+        collective = _collective(opcode) or collective
         if opcode == "fusion":
             found.add(_fusion(module, body.instruction(index), depth + 1))
-        elif opcode in _BY_OPCODE or opcode in ("convolution", "custom-call"):
+        elif _BY_OPCODE.get(opcode, "copy") != "copy" or opcode in ("convolution", "custom-call"):
             found.add(_plain(module, body, body.instruction(index)))
     first = next((hero for hero in _HEROES if hero in found), None)
-    if first is not None:
-        return first
-    return "copy" if opcodes <= {"copy", "slice", "dynamic-slice", "fusion"} and "loop" not in found else "loop"
+    if first is not None or collective is not None:
+        return first or collective or "other"
+    return "copy" if opcodes <= {"copy", "slice", "dynamic-slice", "fusion"} and found <= {"copy"} else "loop"
 
 
 def _plain(module: Module, computation: Computation, instruction: Instruction) -> InstructionClass:
