@@ -20,7 +20,7 @@ from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import InstructionsInfo, Report
 from hloinspect.report.unexplained import UNEXPLAINED, unexplained_text
-from tests.support.cuda_checks import play, trace_of
+from tests.support.cuda_checks import one, play, trace_of
 from tests.support.cuda_runtime import Speeds, compiled
 from tests.support.cuda_traces import US, in_hlo_proto, write_trace
 from tests.support.json_schemas import faults
@@ -56,11 +56,11 @@ def test_each_instruction_of_the_h100_step_has_the_time_that_was_found_independe
     truth = json.loads((corpus / "gpu" / "h100_maxtext_fsdp4" / "instructions.json").read_text())["instructions"]
     total: dict[str, float] = defaultdict(float)
     parts: dict[str, list[float]] = defaultdict(list)
-    for one in truth:
-        known = joined.find(one["instruction"])
-        assert known is not None, one
-        total[known.name] += one["total_us_per_device_step"] / 1e3
-        parts[known.name].append(one["median_us"] / 1e3)
+    for timed in truth:
+        known = joined.find(timed["instruction"])
+        assert known is not None, timed
+        total[known.name] += timed["total_us_per_device_step"] / 1e3
+        parts[known.name].append(timed["median_us"] / 1e3)
     assert found_in(report).steps == 16
     assert len(found_in(report).largest) == 100
     for row in found_in(report).largest:
@@ -73,7 +73,7 @@ def test_each_instruction_of_the_h100_step_has_the_time_that_was_found_independe
 def test_the_h100_step_has_the_known_sums_by_class(h100: tuple[Report, ProgramJoin]) -> None:
     """Compare with the table of shared/facts/gpu_measured.md: the scatter 50.8 ms, other memory-bound fusions 26.0,
     collectives above 100 MiB 10.6."""
-    classes = {one.kind: one for one in found_in(h100[0]).classes}
+    classes = {own.kind: own for own in found_in(h100[0]).classes}
     assert classes["scatter"].total_ms == pytest.approx(50.8, rel=0.01)
     fusions = ("reduce", "transpose", "dynamic-update-slice", "loop", "copy", "concatenate", "gather")
     assert sum(classes[kind].total_ms for kind in fusions) == pytest.approx(26.0, rel=0.05)
@@ -111,32 +111,36 @@ def test_the_report_on_the_h100_step_says_first_that_the_model_does_not_explain_
 # ---- synthetic traces
 
 
-def test_with_a_target_each_instruction_has_a_prediction_and_a_ratio(tmp_path: Path) -> None:
+def test_with_a_target_each_instruction_and_class_has_a_prediction_and_a_ratio(tmp_path: Path) -> None:
     run = play(SCAN, 4)
-    report = trace(str(write_trace(trace_of(run, SCAN), tmp_path / "host.xplane.pb")), target="gb200").report
-    found = found_in(report)
+    seen = trace(str(write_trace(trace_of(run, SCAN), tmp_path / "host.xplane.pb")), target="gb200")
+    found, table = found_in(seen.report), one(seen.files[0]).instructions
     joined = join_of(in_hlo_proto(compiled(SCAN).proto), SCAN)
     prices = instruction_prices(joined.offload, load_target("gb200"), device_count(joined.module), 1)
-    assert found.others == 0
-    assert found.compared > 10
+    assert table is not None
+    assert len(table.names) == len(found.largest) + found.others
+    assert found.compared == len(set(prices) & set(table.names)) > 100
     for row in found.largest:
+        assert (row.predicted is not None) == (row.name in prices)
+        if row.predicted is None:
+            continue
         price = prices[row.name]
-        assert row.predicted is not None
         assert row.predicted.time_ms == price.time_ps / 1e9
         assert row.predicted.low_ms <= row.predicted.time_ms <= row.predicted.high_ms
         assert row.ratio == pytest.approx(row.median_ms / row.predicted.time_ms)
-    assert found.inside == sum(
-        row.predicted is not None and row.predicted.low_ms <= row.median_ms <= row.predicted.high_ms
-        for row in found.largest
-    )
-    for one in found.classes:
-        rows = [row for row in found.largest if row.kind == one.kind]
-        assert one.total_ms == pytest.approx(sum(row.total_ms for row in rows))
-        assert one.predicted is not None
-        assert one.predicted.high_ms == pytest.approx(
-            sum(row.executions * row.predicted.high_ms for row in rows if row.predicted)
-        )
-    assert not faults(json.loads(to_json(report)))
+    runs = dict(zip(table.names, (table.executions / 4).tolist(), strict=True))
+    spent = dict(zip(table.names, (table.total_ps / 4e9).tolist(), strict=True))
+    for kind in found.classes:
+        every = [name for name, own in zip(table.names, table.classes, strict=True) if own == kind.kind]
+        assert kind.total_ms == pytest.approx(sum(spent[name] for name in every))
+        names = [name for name in every if name in prices]
+        assert (kind.predicted is not None) == bool(names)
+        if kind.predicted is None:
+            continue
+        assert kind.predicted.high_ms == pytest.approx(sum(runs[name] * prices[name].high_ps for name in names) / 1e9)
+        own_ms = kind.total_ms - kind.unpredicted_ms
+        assert kind.ratio == pytest.approx(own_ms / kind.predicted.time_ms)
+    assert not faults(json.loads(to_json(seen.report)), "report")
 
 
 def test_without_a_target_there_is_no_prediction_and_nothing_to_explain(tmp_path: Path) -> None:
@@ -206,15 +210,15 @@ def test_a_rocm_trace_has_kernels_by_class_and_says_that_copies_are_not_known(
     assert report.trace is not None
     assert next(iter(report.trace.classes_ms)) == first
     assert found.total_ms > 0
-    assert "not in the module" not in {one.kind for one in found.classes}
-    assert not COLLECTIVE_CLASSES & {one.kind for one in found.classes}
+    assert "not in the module" not in {own.kind for own in found.classes}
+    assert not COLLECTIVE_CLASSES & {own.kind for own in found.classes}
     assert {unknown.affects for unknown in report.unknown} == {"transfers"}
     assert "waiting for the host: not known" in unstyle(to_text(report))
 
 
 def test_a_tpu_trace_has_its_waits_as_host_transfers(corpus: Path) -> None:
     report = trace(str(corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"), target="v6e").report
-    classes = {one.kind: one for one in found_in(report).classes}
+    classes = {own.kind: own for own in found_in(report).classes}
     assert report.step.measured is not None
     waits = classes["d2h"].total_ms + classes["h2d"].total_ms
     assert waits == pytest.approx(report.step.measured.stall_ms, rel=1e-3)
