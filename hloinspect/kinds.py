@@ -101,7 +101,7 @@ InstructionClass = Literal[
     "matmul", "attention", "convolution", "custom call", "scatter", "gather", "sort", "reduce", "transpose",
     "dynamic-update-slice", "concatenate", "copy", "loop", "all-gather", "all-reduce", "reduce-scatter", "all-to-all",
     "collective-permute", "other collective", "d2h", "h2d", "host copy", "callback", "control flow", "other",
-    "not in the module",
+    "unknown",
 ]  # fmt: skip
 """What an instruction does, by its opcode, the call that it makes, or the hero of its fusion (docs/trace.md).
 ``loop`` is elementwise work, ``copy`` is within device memory, ``d2h`` and ``h2d`` are host transfers."""

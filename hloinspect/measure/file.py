@@ -18,6 +18,7 @@ from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
+from hloinspect.predict.classes import class_by_name
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
@@ -169,7 +170,7 @@ class _Gathered:
         for op, time in zip(ops, spent_ps, strict=True):
             if op.kind != events.IGNORED and not op.is_hidden and (op.program or op.rank >= 0):
                 joined = self.joins(op.program)
-                self._classes[joined.class_of(op.name) if joined else "not in the module"] += time
+                self._classes[joined.class_of(op.name) if joined else class_by_name(op.name)] += time
 
     def add_tpus(self, planes: Sequence[Plane]) -> None:
         for plane in planes:

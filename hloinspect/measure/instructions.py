@@ -18,6 +18,7 @@ from hloinspect.measure import events
 from hloinspect.measure.events import Op
 from hloinspect.measure.figures import Floats
 from hloinspect.measure.join import ProgramJoin
+from hloinspect.predict.classes import class_by_name
 from hloinspect.timeline.spans import Flags, Ints
 
 MAX_SAMPLES = 64
@@ -26,6 +27,9 @@ spaced quantiles. A percentile of them is off by at most one in 128 of the execu
 
 MAX_MATCHED = 1 << 18
 """The number of executions of collectives that are kept of a device to be matched with other devices (2 MiB)."""
+
+_MOST_PS = float(1 << 62)
+"""Sums are exact up to 2**53 ps, and end here, whatever a damaged file says."""
 
 _TIME_BITS = 44
 """Bits of an execution's time in the key that is sorted: 17 s."""
@@ -84,7 +88,7 @@ def instruction_times(
     if not count.any():
         return None
     joins = {program: join_to(program) for program in sorted({program for program, _ in keys})}
-    total = np.bincount(number, weights=time, minlength=len(keys)).astype(np.int64)  # exact below 2^53 ps
+    total = np.minimum(np.bincount(number, weights=time, minlength=len(keys)), _MOST_PS).astype(np.int64)
     expected = [_executions(joins[program], name) if n else 0 for (program, name), n in zip(keys, count, strict=True)]
     each = np.maximum(steps * np.array(expected, np.int64), 1)
     parts = np.where((np.array(expected) > 0) & (count > 0) & (count % each == 0), count // each, 1)
@@ -139,7 +143,7 @@ def _executions(joined: ProgramJoin | None, name: str) -> int:
 
 
 def _class_of(joined: ProgramJoin | None, name: str) -> InstructionClass:
-    return joined.class_of(name) if joined is not None else "not in the module"
+    return joined.class_of(name) if joined is not None else class_by_name(name)
 
 
 def _collectives(ops: Sequence[Op], of_op: Ints, count: int, whole: Flags | None) -> Flags:

@@ -21,7 +21,7 @@ from hloinspect.kinds import Direction, InstructionClass
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import CONTROL_FLOW
 from hloinspect.offload.transfers import Offload, find_offload
-from hloinspect.predict.classes import class_of
+from hloinspect.predict.classes import class_by_name, class_of
 from hloinspect.predict.collective import COLLECTIVES, MAX_WRAPPING
 
 COMPUTE, COLLECTIVE, TRANSFER, HOST_COPY, CONTROL, CALLBACK = (
@@ -160,7 +160,7 @@ class ProgramJoin:
         """Return the class of the instruction that the runtime executes for that name."""
         joined = self.find(name)
         if joined is None:
-            return "not in the module"
+            return class_by_name(name)
         if joined.kind == TRANSFER:
             return joined.direction or "other"
         if joined.kind in (HOST_COPY, CALLBACK, CONTROL):

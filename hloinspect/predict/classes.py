@@ -56,6 +56,11 @@ def class_of(module: Module, computation: Computation, instruction: Instruction)
     return "control flow" if opcode in CONTROL_FLOW else _plain(module, within, source)
 
 
+def class_by_name(name: str) -> InstructionClass:
+    """Return the class of an instruction whose module is missing: names of collectives begin with their opcode."""
+    return _collective(re.sub(r"(?:-start|-done)?[.\d]*$", "", name)) or "unknown"
+
+
 def _worker(module: Module, computation: Computation, instruction: Instruction) -> tuple[Instruction, Computation]:
     """Return the instruction that an async start or done stands for, and its computation."""
     for _ in range(MAX_WRAPPING):

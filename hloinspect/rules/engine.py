@@ -32,7 +32,7 @@ from hloinspect.rules.rule import (
 )
 from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
 
-DOUBT = "by the prediction, which does not explain this profile"
+DOUBT = "it rests on the prediction, which does not explain this profile"
 """What is added to a finding that rests on the prediction where that does not explain the profile."""
 
 _LONGEST_LINE = 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from hloinspect.report.schema import InstructionsInfo, Report
 from hloinspect.report.unexplained import UNEXPLAINED, unexplained_text
 from tests.support.cuda_checks import one, play, trace_of
 from tests.support.cuda_runtime import Speeds, compiled
-from tests.support.cuda_traces import US, in_hlo_proto, write_trace
+from tests.support.cuda_traces import US, Device, Trace, in_hlo_proto, write_trace
 from tests.support.json_schemas import faults
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
@@ -163,7 +164,7 @@ def test_findings_of_the_prediction_are_not_sure_where_it_does_not_explain_the_p
     for finding in report.findings:
         if "prediction" in rule_of(finding.code).needs:
             assert finding.severity != "error"
-            assert finding.message.endswith("(by the prediction, which does not explain this profile)")
+            assert finding.message.endswith("(it rests on the prediction, which does not explain this profile)")
         else:
             assert "does not explain this profile" not in finding.message
 
@@ -210,7 +211,7 @@ def test_a_rocm_trace_has_kernels_by_class_and_says_that_copies_are_not_known(
     assert report.trace is not None
     assert next(iter(report.trace.classes_ms)) == first
     assert found.total_ms > 0
-    assert "not in the module" not in {own.kind for own in found.classes}
+    assert "unknown" not in {own.kind for own in found.classes}
     assert not COLLECTIVE_CLASSES & {own.kind for own in found.classes}
     assert {unknown.affects for unknown in report.unknown} == {"transfers"}
     assert "waiting for the host: not known" in unstyle(to_text(report))
@@ -224,3 +225,44 @@ def test_a_tpu_trace_has_its_waits_as_host_transfers(corpus: Path) -> None:
     assert waits == pytest.approx(report.step.measured.stall_ms, rel=1e-3)
     assert classes["d2h"].predicted is None  # a trace shows only the wait, which is no time of the copy
     assert not unexplained_text(report)
+
+
+def test_a_chrome_trace_has_instructions_without_their_classes(corpus: Path) -> None:
+    found = found_in(trace(str(corpus / "traces" / "tpu_vllm_no_offload.trace.json.gz")).report)
+    assert [(own.kind, own.instructions) for own in found.classes] == [("unknown", 3311), ("all-reduce", 129)]
+
+
+# ---- many hosts, and pages
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_hosts_are_pooled_and_the_slow_one_makes_the_others_wait(jobs: int, tmp_path: Path) -> None:
+    """Let the second host reach each collective 40 us later; its clock is an hour off."""
+    folder = tmp_path / "plugins" / "profile" / "run"
+    folder.mkdir(parents=True)
+    run = play("optimizer", 4)
+    quick = tuple(
+        replace(event, start_ps=event.start_ps - 40 * US) if event.what == "collective" else event
+        for event in run.events
+    )
+    modules = (compiled("optimizer").program,)
+    write_trace(Trace((Device(0, quick),), modules), folder / "a.xplane.pb")
+    write_trace(Trace((Device(0, tuple(run.events)),), modules, origin_ns=3_600_000_000_000), folder / "b.xplane.pb")
+    report = trace(str(tmp_path), jobs=jobs).report
+    found = found_in(report)
+    assert found.steps == 8
+    first, second = found.skew_by_device
+    assert (first.host, first.skew_ms, second.host) == ("b", 0, "a")
+    assert second.skew_ms > 0
+    for row in found.largest:
+        if row.kind in COLLECTIVE_CLASSES:
+            assert row.skew_ms == pytest.approx(row.executions * 0.02, rel=0.01)
+
+
+def test_the_page_has_the_instructions_and_says_what_is_not_explained(tmp_path: Path) -> None:
+    run = play(OPTIMIZER, 3)
+    report = trace(str(write_trace(trace_of(run, OPTIMIZER), tmp_path / "host.xplane.pb")), target="gb200").report
+    page = html_page(report)
+    assert '<section id="instructions">' in page
+    assert "The instructions that take the longest" in page
+    assert ("The model does not explain this profile" in page) == bool(unexplained_text(report))
