@@ -11,6 +11,8 @@ import pytest
 from click import unstyle
 
 from hloinspect.analyze.trace import trace
+from hloinspect.gate.difference import snapshot_difference
+from hloinspect.gate.snapshot import snapshot_of
 from hloinspect.hardware import load_target
 from hloinspect.kinds import COLLECTIVE_CLASSES
 from hloinspect.measure.join import ProgramJoin, join_of
@@ -266,3 +268,15 @@ def test_the_page_has_the_instructions_and_says_what_is_not_explained(tmp_path: 
     assert '<section id="instructions">' in page
     assert "The instructions that take the longest" in page
     assert ("The model does not explain this profile" in page) == bool(unexplained_text(report))
+
+
+def test_two_traces_are_compared_by_class(tmp_path: Path) -> None:
+    sides = []
+    for name, factor in (("a", 1), ("b", 2)):
+        speeds = Speeds(kernel=lambda op, factor=factor: (factor if "gemm" in op else 1) * 20 * US)  # type: ignore[misc]
+        path = write_trace(trace_of(play(SCAN, 3, speeds=speeds), SCAN), tmp_path / f"{name}.xplane.pb")
+        sides.append(snapshot_of(trace(str(path)).report, name))
+    changes = {change.metric: change for change in snapshot_difference(*sides).metrics}
+    products = changes["time of matmul"]
+    assert products.after == pytest.approx(2 * (products.before or 0))
+    assert changes["time of loop"].before == changes["time of loop"].after
