@@ -115,17 +115,20 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "blackwell": ("b200", "gb200"),
     "blackwell-ultra": ("b300", "gb300"),
     "grace-blackwell": ("gb200", "gb300"),
+    "gh200-96g": ("gh200-480g", "gh200-120g"),
     "mi350": ("mi355x",),
     "v5": ("v5e", "v5p"),
     "tpu": ("v4", "v5e", "v5p", "v6e", "tpu7x"),
 }
 """Names of several targets, or of hardware that is only near to one."""
 
+_MAKER = re.compile(r"^(nvidia|amd-instinct|amd|google)-")
 _SLICE = re.compile(r"(?P<chip>.+)-\d+")
 
 
 def _hint(wanted: str, names: Sequence[str], aliases: Mapping[str, str]) -> str:
     """Return the question which target is meant, with a space behind it, or "" where none is near."""
+    wanted = _MAKER.sub("", wanted)
     if family := _FAMILIES.get(wanted):
         return f"did you mean {' or '.join(family)}? "
     named_slice = _SLICE.fullmatch(wanted)

@@ -69,9 +69,6 @@ def _head(report: Report, width: int) -> list[str]:
     if report.program.jax:
         parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    if report.target is not None:
-        inferred = " (from the profile's device name)" if report.target.source == "profile" else ""
-        parts.append(f"target {printable(report.target.name)}{inferred}")
     lines = flow(parts, "   ", width, _INDENT)
     if trace.expected is not None:
         word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
@@ -112,8 +109,9 @@ def _step(report: Report, width: int) -> list[str]:
         lines += wrapped(text, width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
+        inferred = " (target from the profile's device name)" if report.target.source == "profile" else ""
         text = (
-            f"predicted for {printable(report.target.name)}: step {time_text(found.time_ms)}, compute "
+            f"predicted for {printable(report.target.name)}{inferred}: step {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
         lines += wrapped(text, width, 2, 4)
