@@ -113,7 +113,8 @@ def test_a_given_target_overrides_and_a_contradiction_is_said(h100: str):
     assert (report.target.name, report.target.source) == ("gb200", "given")
     (limit,) = [limit for limit in report.limits if "another machine" in limit and "profile's device" in limit]
     assert limit == (
-        "the profile's device is NVIDIA H100 80GB HBM3, which is h100: the prediction for gb200 is one for another machine"
+        "the profile's device is NVIDIA H100 80GB HBM3, which is h100: the prediction for gb200 is one for another "
+        "machine"
     )
     assert not any("profile's device" in limit for limit in trace(h100, target="h100").report.limits)
 

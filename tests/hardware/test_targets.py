@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from hloinspect.analyze.inspect import inspect
 from hloinspect.cli import main
 from hloinspect.compile.launch import compile_step
-from hloinspect.errors import TargetError
+from hloinspect.compile.topology import choose_topology
+from hloinspect.errors import TargetError, UsageError
 from hloinspect.hardware import (
     Figure,
     HostLink,
@@ -73,6 +74,7 @@ DESCRIBED = [name for name in CONFIGURED if name not in STAND_INS]
 
 
 AMD = {"mi300x", "mi325x", "mi355x"}
+NOT_COMPILED = AMD | {"v4"}
 
 
 def test_only_for_amds_gpus_nothing_can_be_compiled():
@@ -83,7 +85,13 @@ def test_only_for_amds_gpus_nothing_can_be_compiled():
             target_config_text(load_target(name))
 
 
-@pytest.mark.parametrize("name", [name for name in target_names() if name not in AMD])
+def test_a_v4_has_no_topology_to_compile_for():
+    with pytest.raises(UsageError, match="target v4 names no TPU topology to compile for"):
+        choose_topology(load_target("v4"), 4, None)
+    assert "Nothing can be compiled for it here" in load_target("v4").notes[0]
+
+
+@pytest.mark.parametrize("name", [name for name in target_names() if name not in NOT_COMPILED])
 def test_a_built_in_target_can_be_compiled_for(name: str):
     target = load_target(name)
     if target.platform == "gpu":
