@@ -41,7 +41,7 @@ EXIT_UNKNOWN = 3
 @click.option(
     "--target",
     metavar="NAME",
-    help="Hardware to predict for beside the measurement (`hloinspect targets`), or `none`. Default: the profile's own.",
+    help="Hardware to predict for too (`hloinspect targets`), or none. Default: that of the profile's device.",
 )
 @click.option("--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s.")
 @click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
