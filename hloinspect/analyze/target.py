@@ -15,6 +15,8 @@ from hloinspect.options import CompileOptions
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
 from hloinspect.units import bytes_text, listed
 
+_SHOWN_NAME = 80
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileTarget:
@@ -115,4 +117,4 @@ def _text(name: str, memory_bytes: int | None) -> str:
     known = target_of_device(name)
     is_other_size = known is not None and target_of_device(name, memory_bytes) is None
     size = f" with {bytes_text(memory_bytes)}" if is_other_size and memory_bytes else ""
-    return f"{printable(name)}{size}"
+    return f"{printable(name[:_SHOWN_NAME])}{size}"

@@ -18,6 +18,9 @@ GB or GiB; sizes of one model differ by a third or more (40 and 80 GB, 96 and 14
 _MAKERS = frozenset({"nvidia", "amd", "google", "instinct"})
 """Words that some programs leave out."""
 
+_LONGEST_NAME = 256
+"""Characters that a name may have; CUDA's have at most 255."""
+
 _WORD = re.compile(r"[a-z0-9.]+")
 _SIZE = re.compile(r"(\d+)gi?b")
 
@@ -37,9 +40,11 @@ def target_named(known: Sequence[Declared], name: str, memory_bytes: float | Non
     ``memory_bytes`` is the device's memory, None where it is not known. It decides between devices of one name, and a
     device whose memory is another size is no device of the target.
     """
-    if not _words(name):
+    if len(name) > _LONGEST_NAME or not _words(name):
         return None
-    for found in (_of_name(known, name), _of_words(known, name)):
+    for reading in (_plain, _words):
+        wanted = reading(name)
+        found = (one for one in known if wanted in map(reading, one.names))
         fitting = {one.target for one in found if _fits(one, memory_bytes)}
         if fitting:
             return fitting.pop() if len(fitting) == 1 else None
@@ -48,15 +53,10 @@ def target_named(known: Sequence[Declared], name: str, memory_bytes: float | Non
 
 def is_named(names: Iterable[str], name: str) -> bool:
     """Return whether ``name`` is one of ``names``, or consists of the same words as one."""
-    return any(_plain(one) == _plain(name) or _words(one) == _words(name) for one in names)
-
-
-def _of_name(known: Sequence[Declared], name: str) -> list[Declared]:
-    return [one for one in known if _plain(name) in map(_plain, one.names)]
-
-
-def _of_words(known: Sequence[Declared], name: str) -> list[Declared]:
-    return [one for one in known if _words(name) in map(_words, one.names)]
+    if len(name) > _LONGEST_NAME:
+        return False
+    wanted = _words(name)
+    return any(_plain(one) == _plain(name) or _words(one) == wanted for one in names)
 
 
 def _fits(one: Declared, memory_bytes: float | None) -> bool:

@@ -165,6 +165,15 @@ def test_a_profile_that_does_not_name_its_device_is_only_measured(tmp_path: Path
         trace(path, devices=8)
 
 
+def test_the_name_of_a_device_may_be_anything(tmp_path: Path):
+    path = profile(tmp_path, {"gpu_device_name": "\x1b[31mNVIDIA \n H200 " * 10_000})
+    report = trace(path).report
+    assert report.target is None
+    (limit,) = [limit for limit in report.limits if "no prediction" in limit]
+    assert len(limit) < 400
+    assert "\x1b" not in limit
+
+
 def test_a_device_without_its_memory_goes_by_the_name_alone(tmp_path: Path):
     report = trace(profile(tmp_path, {"memory_size": None})).report
     assert report.target is not None
