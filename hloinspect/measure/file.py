@@ -103,6 +103,7 @@ class _Gathered:
         self.limits: list[str] = list(space.notes)
         self._progress = on_progress
         self._device_type = ""
+        self._device_bytes = 0
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
@@ -123,6 +124,7 @@ class _Gathered:
             self._progress(f"measuring {plane.name}")
             found = gpu_events(plane, self.joins, correlated=launches.any())
             self._device_type = self._device_type or _text(plane, "gpu_device_name")
+            self._device_bytes = self._device_bytes or _memory_of(plane)
             self._events += len(found.start_ps)
             self._unusable += found.unusable
             if not len(found.start_ps):
@@ -220,6 +222,7 @@ class _Gathered:
             events=self._events,
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            device_bytes=self._device_bytes,
         )
 
     def _main_program(self) -> int | None:
@@ -318,6 +321,11 @@ def _versions(space: XSpace) -> Mapping[str, str]:
                 if isinstance(value, str):
                     found[key] = value
     return found
+
+
+def _memory_of(plane: Plane) -> int:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else 0
 
 
 def _text(plane: Plane, stat: str) -> str:
