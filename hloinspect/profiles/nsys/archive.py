@@ -126,16 +126,7 @@ def _ends(process: Process) -> Ends:
     work, ranges = process.work, process.ranges
     chosen_ops = np.array([is_collective(op) for op in work.ops], np.bool_)
     chosen = np.flatnonzero(chosen_ops[work.op] & (work.program >= 0)) if len(work.ops) else np.zeros(0, np.int64)
-    rows, first = np.unique(work.run, return_index=True)
-    number: dict[int, int] = {}
-    counted: Counter[tuple[int, int, int]] = Counter()
-    order = np.argsort(ranges.start[rows]) if len(rows) else rows
-    for place in order.tolist():
-        row = int(rows[place])
-        if row >= 0:
-            key = (int(work.program[first[place]]), int(ranges.process[row]), int(ranges.thread[row]))
-            number[row] = counted[key]
-            counted[key] += 1
+    number = _run_numbers(process)
     ends: dict[tuple[str, int, str, int], int] = {}
     repeated: Counter[tuple[int, int]] = Counter()
     finish = ranges.end[work.row]
@@ -145,6 +136,21 @@ def _ends(process: Process) -> Ends:
         repeated[run, op] += 1
         ends[key] = max(int(finish[place]), ends.get(key, int(finish[place])))
     return ends
+
+
+def _run_numbers(process: Process) -> dict[int, int]:
+    """Return the number of each run (the row of its range) among those of its program on its thread, from 0."""
+    work, ranges = process.work, process.ranges
+    runs, first = np.unique(work.run, return_index=True)
+    number: dict[int, int] = {}
+    counted: Counter[tuple[int, int, int]] = Counter()
+    for place in np.argsort(ranges.start[runs], kind="stable").tolist():
+        row = int(runs[place])
+        if row >= 0:
+            key = (int(work.program[first[place]]), int(ranges.process[row]), int(ranges.thread[row]))
+            number[row] = counted[key]
+            counted[key] += 1
+    return number
 
 
 def _moved(process: Process, offset: Offset) -> Process:
@@ -209,8 +215,8 @@ def _device_notes(processes: Sequence[Process], found: Devices) -> list[str]:
         )
     if found.other_events:
         notes.append(
-            f"{found.other_events:,} operations of {found.other_ns / 1e6:.3g} ms ran on one of the devices (the archive "
-            "does not say which): they are not in the figures"
+            f"{found.other_events:,} operations of {found.other_ns / 1e6:.3g} ms ran on one of the devices (which one "
+            "is not in the archive): they are not in the figures"
         )
     rows = [(process.ranges, np.flatnonzero(process.ranges.name < 0)) for process in processes]
     outside = sum(int(ranges.gpu_ops[row].sum()) for ranges, row in rows)
@@ -222,7 +228,10 @@ def _device_notes(processes: Sequence[Process], found: Devices) -> list[str]:
         )
     lost = sum(process.work.lost_ops for process in processes)
     if lost:
-        notes.append(f"{lost:,} GPU operations of loops and branches themselves are in the archive without their times")
+        notes.append(
+            f"{lost:,} GPU operations of programs are in no range of an instruction (such as those of a loop itself), "
+            "and in the archive without their times: they are not in the figures"
+        )
     if not any((process.ranges.launched >= 0).any() for process in processes):
         notes.append(_NO_TIMES)
     return notes

@@ -78,8 +78,9 @@ def find_archives(directory: str | Path) -> tuple[Path, ...]:
     """Return the archives of one run in a directory, sorted by name: the directory itself if it is one, or else the
     zips and unpacked zips in it, one for each process.
 
-    An archive of nsys-jax-combine that lies beside those that it was made of is returned alone. It is empty where
-    there are none. Raises OSError where the directory cannot be read.
+    An archive of nsys-jax-combine that lies beside those that it was made of is returned alone, and so is a zip beside
+    the directory of its name. It is empty where there are none. Raises InputError for a damaged zip, and OSError where
+    the directory cannot be read.
     """
     directory = Path(directory)
     if is_nsys_jax(directory):
@@ -88,6 +89,8 @@ def find_archives(directory: str | Path) -> tuple[Path, ...]:
         names = sorted(entry.name for entry, _ in zip(entries, range(MAX_ENTRIES), strict=False))
     found = [path for name in names if (path := directory / name).is_dir() or _starts_with(path, _ZIP)]
     found = [path for path in found if is_nsys_jax(path)]
+    zips = {path.stem for path in found if not path.is_dir()}
+    found = [path for path in found if not path.is_dir() or path.name not in zips]
     stems = {path: path.stem for path in found}
     for path in found:
         ranks = ranks_of(open_members(path), TRACE)

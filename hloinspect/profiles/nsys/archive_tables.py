@@ -257,7 +257,10 @@ def _old_ranges(table: pyarrow.Table) -> Ranges:
         start,
         start + _integers(table, "Projected Duration", 0),
         launched,
-        *(_integers(table, column) for column in ("PID", "TID", "RangeId", "ParentId")),
+        _integers(table, "PID"),
+        _integers(table, "TID"),
+        _integers(table, "RangeId"),
+        _integers(table, "ParentId"),
         gpu_ops,
     )
 
