@@ -33,7 +33,7 @@ MAX_XZ_MEMORY_BYTES = 1 << 28
 """Most memory that unpacking a member may need besides its content. ``xz -9`` makes files that need 65 MiB."""
 
 MAX_ENTRIES = 10_000
-"""Most entries of a directory that are looked at for zips side by side."""
+"""Most zips and folders in a directory that are looked at."""
 
 MAX_FOOTER_BYTES = 1 << 24
 EXPECTED = "expected an archive of nsys-jax"
@@ -86,9 +86,8 @@ def find_archives(directory: str | Path) -> tuple[Path, ...]:
     if is_nsys_jax(directory):
         return (directory,)
     with os.scandir(directory) as entries:
-        names = sorted(entry.name for entry, _ in zip(entries, range(MAX_ENTRIES), strict=False))
-    found = [path for name in names if (path := directory / name).is_dir() or _starts_with(path, _ZIP)]
-    found = [path for path in found if is_nsys_jax(path)]
+        names = [entry.name for entry in entries if entry.name.endswith(".zip") or entry.is_dir()]
+    found = [path for name in sorted(names)[:MAX_ENTRIES] if is_nsys_jax(path := directory / name)]
     zips = {path.stem for path in found if not path.is_dir()}
     found = [path for path in found if not path.is_dir() or path.name not in zips]
     stems = {path: path.stem for path in found}
