@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from hloinspect.profiles.nsys.archive_devices import Device
-from hloinspect.profiles.nsys.archive_modules import DumpedModule, is_asynchronous
+from hloinspect.profiles.nsys.archive_modules import DumpedModule, is_asynchronous, is_collective
 from hloinspect.profiles.nsys.archive_ranges import Program
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID
 from hloinspect.profiles.xplane.space import (
@@ -121,15 +121,43 @@ def module_plane(modules: Mapping[Program, DumpedModule], numbers: Numbers) -> P
 
 
 def _asynchronous(device: Device, modules: Mapping[Program, DumpedModule]) -> Flags:
-    """Return which events of a device are of asynchronous instructions."""
+    """Return which events of a device ran beside others.
+
+    They are those of asynchronous instructions, except copies that never did in the whole trace: XLA runs a copy on the
+    main stream if it has no stream of its own for it.
+    """
     work = device.process.work
-    pairs, which = np.unique(np.stack((work.program[device.event], work.op[device.event])), axis=1, return_inverse=True)
+    keys = np.stack((work.program[device.event], work.op[device.event]))
+    pairs, which = np.unique(keys, axis=1, return_inverse=True)
+    which = which.ravel()
     known = [modules.get(program) for program in work.programs]
-    flags = [
-        is_asynchronous(work.ops[op], known[program] if program >= 0 else None)
-        for program, op in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
-    ]
-    return np.array(flags, np.bool_)[which.ravel()]
+    flags = np.array(
+        [
+            is_asynchronous(work.ops[op], known[program] if program >= 0 else None)
+            for program, op in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
+        ],
+        np.bool_,
+    )
+    may_be_in_order = flags & np.array([not is_collective(work.ops[op]) for op in pairs[1].tolist()], np.bool_)
+    if may_be_in_order.any():
+        out_of_order = np.bincount(which[~_in_order(device)], minlength=len(flags)) > 0
+        flags &= ~may_be_in_order | out_of_order
+    return flags[which]
+
+
+def _in_order(device: Device) -> Flags:
+    """Return which events overlap no other of their device, and ran between those launched before and after them."""
+    work, ranges = device.process.work, device.process.ranges
+    row = work.row[device.event]
+    order = np.argsort(ranges.start[row], kind="stable")
+    start, end, launch = ranges.start[row][order], ranges.end[row][order], ranges.range_id[row][order]
+    alone = np.ones(len(row), np.bool_)
+    follows = (np.maximum.accumulate(end)[:-1] <= start[1:]) & (launch[:-1] < launch[1:])
+    alone[1:] &= follows
+    alone[:-1] &= follows
+    found = np.zeros(len(row), np.bool_)
+    found[order] = alone
+    return found
 
 
 def _numbers(values: Ints, present: Flags, kind: int) -> StatColumn:
