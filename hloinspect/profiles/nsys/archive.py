@@ -165,12 +165,13 @@ def _moved(process: Process, offset: Offset) -> Process:
 
 
 def _base_ns(processes: Sequence[Process]) -> int:
-    """Return the time from which the trace counts: 0, or the earliest where picoseconds from 0 do not fit into 64
-    bits."""
+    """Return the time from which the trace counts: 0, or one in its middle where picoseconds from 0 do not fit into 64
+    bits. An event that is far from all others is not usable."""
     starts = [process.ranges.start[process.work.row] for process in processes if len(process.work.row)]
     if not starts or max(int(np.abs(start).max()) for start in starts) < _FAR_NS:
         return 0
-    return int(np.median(np.concatenate(starts)))
+    times = np.sort(np.concatenate(starts))
+    return int(times[len(times) // 2])
 
 
 # ---- what the archive shows, and what it does not

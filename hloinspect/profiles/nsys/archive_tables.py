@@ -11,7 +11,8 @@ pyarrow is imported here only. ``trace.parquet`` has had three sets of columns:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from hloinspect.timeline.spans import Flags, Ints
 if TYPE_CHECKING:
     import pyarrow
 
+_TYPE = "a column is not of the expected type"
 INSTALL = 'pip install "hloinspect[nsys]"'
 MAX_ROWS = 1 << 24
 """Most rows of a table."""
@@ -96,10 +98,8 @@ def read_ranges(data: bytes, name: str) -> Ranges:
         )
     must, may = (_OLD, _OLD_MAY) if is_old else (_NEW, _NEW_MAY)
     table = _read(file, [*must, *(column for column in may if column in found)], name)
-    try:
+    with _errors(name, _TYPE):
         return _old_ranges(table) if is_old else _new_ranges(table)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name}: a column is not of the expected type: {_line(error)}") from None
 
 
 def read_launchers(data: bytes, name: str) -> Mapping[tuple[int, int], int]:
@@ -109,11 +109,9 @@ def read_launchers(data: bytes, name: str) -> Mapping[tuple[int, int], int]:
     InputError.
     """
     table = _read(_open(data, name), ["Name", "PID", "TID"], name)
-    try:
+    with _errors(name, _TYPE):
         codes, names = _texts(table, "Name")
         process, thread = _integers(table, "PID"), _integers(table, "TID")
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{name}: a column is not of the expected type: {_line(error)}") from None
     numbers = [_number(text) if text.startswith("XlaLauncher:#") else -1 for text in names]
     known = np.array([*numbers, -1], np.int64)[codes]
     chosen = np.flatnonzero(known >= 0)
@@ -137,7 +135,9 @@ def read_devices(data: bytes, name: str) -> tuple[DeviceFacts, ...]:
         }.items()
         if place in columns
     }
-    rows = _read(file, list(wanted.values()), name).to_pylist()
+    table = _read(file, list(wanted.values()), name)
+    with _errors(name, _TYPE):
+        rows = table.to_pylist()
 
     def number(row: Mapping[str, object], key: str) -> int:
         value = row.get(wanted.get(key, ""))
@@ -156,7 +156,9 @@ def read_devices(data: bytes, name: str) -> tuple[DeviceFacts, ...]:
 def read_host(data: bytes, name: str) -> str:
     """Return the name of the host from ``system-metadata.parquet``, or "". Raises InputError."""
     table = _read(_open(data, name), ["name", "value"], name)
-    return next((str(row["value"] or "") for row in table.to_pylist() if row["name"] == "Hostname"), "")
+    with _errors(name, _TYPE):
+        rows = table.to_pylist()
+    return next((str(row["value"] or "") for row in rows if row["name"] == "Hostname"), "")
 
 
 def _number(text: str) -> int:
@@ -175,21 +177,17 @@ def _open(data: bytes, name: str) -> pyarrow.parquet.ParquetFile:
         import pyarrow.parquet
     except ImportError:
         raise UsageError(f"{name} is a Parquet file, which needs pyarrow: {INSTALL}") from None
-    try:
+    with _errors(name, "expected a Parquet file, found other or damaged data"):
         metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(data))
         rows = metadata.num_rows
         texts = [column for column in _REPEATED if column in metadata.schema.names]
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data), metadata=metadata, read_dictionary=texts)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{name}: expected a Parquet file, found other or damaged data: {_line(error)}") from None
     if rows > MAX_ROWS:
         raise InputError(f"{name}: expected a table of at most {MAX_ROWS:,} rows, found {rows:,}")
     return file
 
 
 def _read(file: pyarrow.parquet.ParquetFile, columns: Sequence[str], name: str) -> pyarrow.Table:
-    import pyarrow
-
     missing = [column for column in columns if column not in file.schema_arrow.names]
     if missing:
         raise InputError(f"{name}: expected the column {missing[0]}, found {', '.join(file.schema_arrow.names)[:200]}")
@@ -200,14 +198,19 @@ def _read(file: pyarrow.parquet.ParquetFile, columns: Sequence[str], name: str) 
         stated += sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
     if stated > MAX_TABLE_BYTES:
         raise InputError(f"{name}: expected at most {MAX_TABLE_BYTES:,} bytes (unpacked), found {stated:,}")
-    try:
+    with _errors(name, "the Parquet file is damaged"):
         return file.read(columns=list(columns), use_threads=False)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{name}: the Parquet file is damaged: {_line(error)}") from None
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+@contextmanager
+def _errors(name: str, what: str) -> Iterator[None]:
+    """Raise any error of pyarrow, or of a value of another type, as one line: the name, and ``what`` is wrong."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, LookupError, OSError, OverflowError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: {what}: {' '.join(str(error).split())[:200]}") from None
 
 
 def _texts(table: pyarrow.Table, name: str) -> tuple[Ints, tuple[str, ...]]:
