@@ -123,7 +123,7 @@ def usable(plane: Plane) -> list[tuple[int, bool]]:
 
 def test_a_table_that_claims_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive_tables, "MAX_ROWS", 2)
-    refused(changed(tmp_path), "at most 2 rows, found 3")
+    refused(changed(tmp_path), "at most 2 rows and 1,000 columns, found 3")
 
 
 def test_a_table_that_unpacks_to_more_than_the_limit_is_refused(

@@ -30,8 +30,11 @@ INSTALL = 'pip install "hloinspect[nsys]"'
 MAX_ROWS = 1 << 24
 """Most rows of a table."""
 
+MAX_COLUMNS = 1000
+"""Most columns of a table."""
+
 MAX_TABLE_BYTES = 1 << 32
-"""Most bytes of the columns that are read, unpacked, as their file states them."""
+"""Most bytes of a table, unpacked, as its file states them."""
 
 _OLD = ("Name", "Projected Start", "Projected Duration", "PID", "TID", "RangeId", "ParentId")
 _OLD_MAY = ("Orig Start", "Orig Duration", "NumGPUOps")
@@ -182,23 +185,26 @@ def _open(data: bytes, name: str) -> pyarrow.parquet.ParquetFile:
         rows = metadata.num_rows
         texts = [column for column in _REPEATED if column in metadata.schema.names]
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data), metadata=metadata, read_dictionary=texts)
-    if rows > MAX_ROWS:
-        raise InputError(f"{name}: expected a table of at most {MAX_ROWS:,} rows, found {rows:,}")
+        names = file.schema_arrow.names  # decoded here, so that damaged ones are an error of the file
+    if rows > MAX_ROWS or len(names) > MAX_COLUMNS:
+        raise InputError(
+            f"{name}: expected a table of at most {MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns, found {rows:,} and "
+            f"{len(names):,}"
+        )
     return file
 
 
 def _read(file: pyarrow.parquet.ParquetFile, columns: Sequence[str], name: str) -> pyarrow.Table:
-    missing = [column for column in columns if column not in file.schema_arrow.names]
-    if missing:
-        raise InputError(f"{name}: expected the column {missing[0]}, found {', '.join(file.schema_arrow.names)[:200]}")
-    stated = 0
-    for group in range(file.metadata.num_row_groups):
-        part = file.metadata.row_group(group)
-        chunks = (part.column(number) for number in range(part.num_columns))
-        stated += sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    if stated > MAX_TABLE_BYTES:
-        raise InputError(f"{name}: expected at most {MAX_TABLE_BYTES:,} bytes (unpacked), found {stated:,}")
     with _errors(name, "the Parquet file is damaged"):
+        missing = [column for column in columns if column not in file.schema_arrow.names]
+        if missing:
+            found = ", ".join(file.schema_arrow.names)[:200]
+            raise InputError(f"{name}: expected the column {missing[0]}, found {found}")
+        # pyarrow ends the process where a damaged file's facts about a column are asked for (RowGroupMetaData.column).
+        groups = range(file.metadata.num_row_groups)
+        stated = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+        if stated > MAX_TABLE_BYTES:
+            raise InputError(f"{name}: expected at most {MAX_TABLE_BYTES:,} bytes (unpacked), found {stated:,}")
         return file.read(columns=list(columns), use_threads=False)
 
 
@@ -253,7 +259,7 @@ def _old_ranges(table: pyarrow.Table) -> Ranges:
         lasted, ended = _numbers(table, "Orig Duration")
         launched = np.where(present & ended, begun + lasted, np.int64(-1))
     if "NumGPUOps" in has:
-        gpu_ops = _integers(table, "NumGPUOps", 0)
+        gpu_ops = np.clip(_integers(table, "NumGPUOps", 0), 0, 1 << 32)
     return Ranges(
         name,
         names,
