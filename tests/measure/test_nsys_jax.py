@@ -78,7 +78,7 @@ def test_an_archive_without_its_module_says_what_to_do(tmp_path: Path) -> None:
     whole = archive_of(trace_of(play(name), name)).members()
     members = {member: data for member, data in whole.items() if not member.startswith("dump/")}
     file = measure_file(zipped(members, tmp_path / "synthetic.zip"))
-    gap = next(gap for gap in file.unknown if "no module" in gap.reason)
+    (gap,) = [gap for gap in file.unknown if "no module" in gap.reason]
     assert "dump/" in gap.remedy
     assert len(one(file).numbers) == 4
 

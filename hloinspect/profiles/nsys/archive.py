@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hloinspect.errors import InputError
+from hloinspect.errors import InputError, printable
 from hloinspect.profiles.nsys.archive_clocks import Ends, Offset, clock_offsets
 from hloinspect.profiles.nsys.archive_devices import Device, Devices, Process, devices_of, overlapping_runs, uneven_runs
 from hloinspect.profiles.nsys.archive_members import TRACE, Members, open_members, ranks_of
@@ -45,7 +45,7 @@ from hloinspect.units import listed
 
 MAX_RANKS = 4096
 _FAR_NS = 1 << 52
-EXPORT = "nsys export --type sqlite --include-blobs=true"
+EXPORT = "nsys export --type sqlite"
 _NO_TIMES = (
     "the archive does not say when operations were launched (Nsight Systems 2024.5 and later leave the host's times "
     "out of it), so a wait for the host cannot be told from one for a transfer"
@@ -188,6 +188,7 @@ def _with_name(members: Members, device: Device) -> Device:
 def _clock_notes(ranks: Sequence[str], offsets: Sequence[Offset]) -> list[str]:
     if len(offsets) < 2:
         return []
+    ranks = [printable(rank) for rank in ranks]
     known = [(rank, offset) for rank, offset in zip(ranks, offsets, strict=True) if offset.is_known][1:]
     unknown = [rank for rank, offset in zip(ranks[1:], offsets[1:], strict=True) if not offset.is_known]
     notes = []
@@ -233,8 +234,6 @@ def _device_notes(processes: Sequence[Process], found: Devices) -> list[str]:
             f"{lost:,} GPU operations of programs are in no range of an instruction (such as those of a loop itself), "
             "and in the archive without their times: they are not in the figures"
         )
-    if not any((process.ranges.launched >= 0).any() for process in processes):
-        notes.append(_NO_TIMES)
     return notes
 
 
@@ -252,7 +251,7 @@ def _thread_gaps(devices: Sequence[Device]) -> list[Gap]:
         return [
             Gap(
                 "threads ran the program differently often, so a thread is no device: a pool of threads launched",
-                f"{EXPORT} of the .nsys-rep in the archive, and read that: it names the device of each operation",
+                f"unpack the .nsys-rep in the archive, `{EXPORT}` it and read that: it has the device of everything",
                 "time",
             )
         ]
@@ -264,8 +263,8 @@ def _transfers(
 ) -> tuple[tuple[Gap, ...], tuple[str, ...]]:
     """Return what is not known of transfers, or why there are none."""
     programs = list(dict.fromkeys(device.main for device in devices if device.main is not None))
-    report = next((name for name in members.names() if name.endswith(".nsys-rep")), "the .nsys-rep of the run")
-    missing = [program.name for program in programs if program not in modules.found]
+    report = next((printable(name) for name in members.names() if name.endswith(".nsys-rep")), "the .nsys-rep")
+    missing = [printable(program.name) for program in programs if program not in modules.found]
     if missing:
         return (
             Gap(
@@ -281,13 +280,13 @@ def _transfers(
             Gap(
                 "an archive of nsys-jax does not record copies: the time of a transfer is that of the GPU work in its "
                 "range, its bytes and direction are the module's, and other copies on the link are not seen",
-                f"{EXPORT} {report}, and `hloinspect trace` of the file that it writes",
+                f"unpack {report} and dump/, `{EXPORT}` it, and `hloinspect trace` the .sqlite with --hlo dump",
                 "transfers",
             ),
-        ), ()
+        ), () if any((device.process.ranges.launched >= 0).any() for device in devices) else (_NO_TIMES,)
     if not programs:
         return (), ()
-    names = listed([program.name for program in programs], 2)
+    names = listed([printable(program.name) for program in programs], 2)
     return (), (
         f"no host transfers: nothing in the module of {names} is in host memory (S(5)); copies that no instruction "
         "makes (device_put, device_get) are not recorded in an archive of nsys-jax",

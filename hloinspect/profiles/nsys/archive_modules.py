@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hloinspect.errors import InputError
+from hloinspect.errors import InputError, printable
 from hloinspect.hlo.load import DEFAULT_MAX_BYTES, load_module_bytes
 from hloinspect.hlo.model import Computation, Module
 from hloinspect.profiles.nsys.archive_members import Members, unpacked
@@ -63,7 +63,7 @@ def read_modules(members: Members, programs: Sequence[Program]) -> Modules:
         own = [full for rest, full in candidates if rest == f"{program.name}." or rest.startswith(f"{program.name}.")]
         if not own or program.number < 0:
             continue
-        shown = f"{members.path}: {own[0]}"
+        shown = f"{members.path}: {printable(own[0])}"
         try:
             data = unpacked(members.read(own[0], DEFAULT_MAX_BYTES), shown, DEFAULT_MAX_BYTES)
             total += len(data)
