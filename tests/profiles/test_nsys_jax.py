@@ -16,7 +16,7 @@ from hloinspect.inputs.classify import is_trace
 from hloinspect.profiles.find import find_profiles
 from hloinspect.profiles.nsys.archive import open_nsys_jax
 from hloinspect.profiles.nsys.archive_members import find_archives, is_nsys_jax
-from hloinspect.profiles.nsys.archive_ranges import Program, op_in, program_in, work_of
+from hloinspect.profiles.nsys.archive_ranges import Program, distinct, op_in, program_in, work_of
 from hloinspect.profiles.nsys.archive_tables import Ranges
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules
@@ -206,6 +206,13 @@ def test_events_are_those_that_a_walk_over_the_tree_finds(tree: tuple[list[tuple
     assert found == expected
 
 
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(5, 9), max_size=12))
+def test_different_values_are_those_of_a_set(values: list[int]) -> None:
+    keys, which = distinct(np.array(values, np.int64))
+    assert keys.tolist() == sorted(set(values))
+    assert keys[which].tolist() == values
+
+
 # ---- devices
 
 
@@ -239,6 +246,27 @@ def test_what_another_thread_launched_is_on_no_device(tmp_path: Path, named: boo
     space = opened(Archive([*archive.ranges, *main], archive.modules, archive.threads, archive.devices), tmp_path)
     assert len(space.planes_of("/device:GPU:")) == 2
     assert any(note.startswith("1 operations of 2e-05 ms ran on one of the devices") for note in space.notes)
+
+
+def test_devices_that_run_different_programs_are_all_there(tmp_path: Path) -> None:
+    """Run stages of a pipeline in one process, whose threads have no names."""
+    ranges: list[Range] = []
+    for stage in range(3):
+        for run in range(3):
+            begin, end, thread = 1000 * run + 100 * stage, 1000 * run + 100 * stage + 90, FIRST_THREAD + stage
+            ranges.append(Range(f"XlaModule:#hlo_module=jit_stage{stage},program_id={stage}#", begin, end, thread))
+            ranges.append(Range("Thunk:#hlo_op=fusion.1#", begin, end, thread, len(ranges) - 1))
+    space = opened(Archive(ranges), tmp_path)
+    assert [len(names(plane)) for plane in space.planes_of("/device:GPU:")] == [3, 3, 3]
+    assert ids(space) == {0, 1, 2}
+
+
+def ids(space: XSpace) -> set[int]:
+    """Return the program ids of all events."""
+    lines = [line for plane in space.planes_of("/device:GPU:") for line in plane.lines]
+    return {
+        number for line in lines for number in line.columns(("program_id",)).stats["program_id"].integers().tolist()
+    }
 
 
 def test_a_process_of_one_device_launches_from_its_main_thread(tmp_path: Path) -> None:

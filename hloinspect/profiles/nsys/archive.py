@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from hloinspect.errors import InputError, printable
-from hloinspect.profiles.nsys.archive_clocks import Ends, Offset, clock_offsets
+from hloinspect.profiles.nsys.archive_clocks import SAME, Ends, Offset, clock_offsets
 from hloinspect.profiles.nsys.archive_devices import Device, Devices, Process, devices_of, overlapping_runs, uneven_runs
 from hloinspect.profiles.nsys.archive_members import TRACE, Members, open_members, ranks_of
 from hloinspect.profiles.nsys.archive_modules import (
@@ -66,7 +66,7 @@ def open_nsys_jax(path: str | Path) -> XSpace:
     programs = Counter(program for process in processes for program in process.work.programs)
     modules = read_modules(members, list(programs))
     numbers = _numbers(programs)
-    offsets = clock_offsets([_ends(process) for process in processes])
+    offsets = clock_offsets([_ends(process) for process in processes]) if len(processes) > 1 else (SAME,)
     processes = [_moved(process, offset) for process, offset in zip(processes, offsets, strict=True)]
     found = devices_of(processes)
     devices = [_with_name(members, device) for device in found.devices]

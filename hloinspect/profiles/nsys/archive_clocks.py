@@ -43,6 +43,10 @@ class Offset:
         return self.common >= MIN_COMMON and self.spread_ns <= MAX_SPREAD_NS
 
 
+SAME = Offset(0, 0, 0)
+"""The offset of a process that is alone."""
+
+
 def clock_offsets(ends: Sequence[Ends]) -> tuple[Offset, ...]:
     """Return the offset of each process, from the ends of its collectives. That of the first is 0.
 

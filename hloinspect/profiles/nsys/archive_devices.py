@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hloinspect.profiles.nsys.archive_ranges import Program, Work
+from hloinspect.profiles.nsys.archive_ranges import Program, Work, distinct
 from hloinspect.profiles.nsys.archive_tables import DeviceFacts, Ranges
 from hloinspect.timeline.spans import Ints
 
 Key = tuple[int, int]
+MUCH = 0.1
+"""The share of the busiest thread's time with which a thread without a name counts as that of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +87,36 @@ def _of_process(process: Process) -> tuple[list[Device], Ints]:
     """Return the devices of a trace, and the events that belong to none of them."""
     ranges, work = process.ranges, process.work
     row = work.row
-    pairs, thread = np.unique(np.stack((ranges.process[row], ranges.thread[row])), axis=1, return_inverse=True)
-    thread = thread.ravel()
+    pids, pid_of = distinct(ranges.process[row])
+    tids, tid_of = distinct(ranges.thread[row])
+    both, thread = distinct(pid_of * len(tids) + tid_of)
+    pairs = np.stack((pids[both // max(len(tids), 1)], tids[both % max(len(tids), 1)]))
     time = ranges.end[row] - ranges.start[row]
     devices: list[Device] = []
     other = np.ones(len(row), np.bool_)
     for pid in np.unique(pairs[0]).tolist():
         here = np.flatnonzero(pairs[0] == pid).tolist()
         named = [number for number in here if (pid, int(pairs[1, number])) in process.launchers]
-        main = _main_program(work, time, np.isin(thread, named or here))
-        ran = {number for number in here if main is not None and (work.program[thread == number] == main).any()}
-        for number in named or [number for number in here if number in ran]:
+        for number in named or _launching(here, work, thread, time):
             key = (pid, int(pairs[1, number]))
             event = np.flatnonzero(thread == number)
             other[event] = False
+            main = _main_program(work, time, thread == number)
             devices.append(_device(process, key, event, None if main is None else work.programs[main]))
     if len(devices) == 1 and not devices[0].is_named and len(process.facts) == 1 and process.facts[0].number >= 0:
         devices = [_renumbered(devices[0], process.facts[0].number, is_named=True)]
     return devices, np.flatnonzero(other)
+
+
+def _launching(threads: Sequence[int], work: Work, thread: Ints, time: Ints) -> list[int]:
+    """Return which threads of a process launch on devices of their own, where XLA did not name them.
+
+    They are those that ran the process's main program, or anything that took much time.
+    """
+    main = _main_program(work, time, np.isin(thread, threads))
+    spent = {number: int(time[thread == number].sum()) for number in threads}
+    least = MUCH * max(spent.values())
+    return [n for n in threads if spent[n] >= least or (main is not None and (work.program[thread == n] == main).any())]
 
 
 def _main_program(work: Work, time: Ints, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:

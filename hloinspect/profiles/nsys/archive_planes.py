@@ -8,7 +8,7 @@ import numpy as np
 
 from hloinspect.profiles.nsys.archive_devices import Device
 from hloinspect.profiles.nsys.archive_modules import DumpedModule, is_asynchronous, is_collective
-from hloinspect.profiles.nsys.archive_ranges import Program
+from hloinspect.profiles.nsys.archive_ranges import Program, distinct
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID
 from hloinspect.profiles.xplane.space import (
     ABSENT,
@@ -127,18 +127,15 @@ def _asynchronous(device: Device, modules: Mapping[Program, DumpedModule]) -> Fl
     main stream if it has no stream of its own for it.
     """
     work = device.process.work
-    keys = np.stack((work.program[device.event], work.op[device.event]))
-    pairs, which = np.unique(keys, axis=1, return_inverse=True)
-    which = which.ravel()
+    count = max(len(work.ops), 1)
+    both, which = distinct((work.program[device.event] + 1) * count + work.op[device.event])
+    pairs = list(zip((both // count - 1).tolist(), (both % count).tolist(), strict=True))
     known = [modules.get(program) for program in work.programs]
     flags = np.array(
-        [
-            is_asynchronous(work.ops[op], known[program] if program >= 0 else None)
-            for program, op in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
-        ],
+        [is_asynchronous(work.ops[op], known[program] if program >= 0 else None) for program, op in pairs],
         np.bool_,
     )
-    may_be_in_order = flags & np.array([not is_collective(work.ops[op]) for op in pairs[1].tolist()], np.bool_)
+    may_be_in_order = flags & np.array([not is_collective(work.ops[op]) for _, op in pairs], np.bool_)
     if may_be_in_order.any():
         out_of_order = np.bincount(which[~_in_order(device)], minlength=len(flags)) > 0
         flags &= ~may_be_in_order | out_of_order

@@ -20,6 +20,7 @@ MAX_DEPTH = 256
 """Most levels of ranges. XLA nests one for each loop or branch around an instruction."""
 
 _OTHER, _MODULE, _THUNK = range(3)
+_DENSE = 1 << 22
 _OP = re.compile(r"[A-Za-z0-9._\-]+")
 _PROGRAM = re.compile(r"[,#]hlo_module=(.*?)(?:,program_id=(\d{1,19}))?#?", re.DOTALL)
 
@@ -118,12 +119,29 @@ def _parents(ranges: Ranges) -> Ints:
     """Return the row of the range around each row, -1 for none. Of rows with one id (parts of a CUDA graph) the first
     counts."""
     known = np.flatnonzero(ranges.range_id >= 0)
-    ids, first = np.unique(ranges.range_id[known], return_index=True)
+    ids, first = ranges.range_id[known], np.arange(len(known))
+    if (ids[1:] <= ids[:-1]).any():
+        ids, first = np.unique(ids, return_index=True)
     if not len(ids):
         return np.full(len(ranges), -1, np.int64)
     place = np.minimum(np.searchsorted(ids, ranges.parent_id), len(ids) - 1)
     found = (ids[place] == ranges.parent_id) & (ranges.parent_id >= 0)
     return np.where(found, known[first[place]], np.int64(-1))
+
+
+def distinct(values: Ints) -> tuple[Ints, Ints]:
+    """Return the different values, sorted, and for each element the number of its value.
+
+    That is ``np.unique`` with the inverse. Numbers that are close together, as ids of threads are, are not sorted.
+    """
+    low, high = (int(np.min(values)), int(np.max(values))) if len(values) else (0, 0)
+    if not 0 <= high - low < _DENSE:
+        keys, inverse = np.unique(values, return_inverse=True)
+        return keys, inverse.ravel()
+    seen = np.zeros(high - low + 1, np.bool_)
+    seen[values - low] = True
+    place: Ints = np.cumsum(seen) - 1
+    return np.flatnonzero(seen) + low, place[values - low]
 
 
 def _nearest(parent: Ints, rows: Ints, wanted: Flags, path: str) -> Ints:
