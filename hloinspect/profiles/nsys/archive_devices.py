@@ -6,9 +6,8 @@ Programs of a single device (most of a script's small jits) are launched by the 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +40,8 @@ class Device:
     """A device: its number, its events (indices into ``process.work``), and what is known of it.
 
     ``nameless`` are the rows of single GPU operations that its thread launched outside of any range. ``is_named`` says
-    whether the number is XLA's, and not one that was counted here.
+    whether the number is XLA's, and not one that was counted here. ``first_launch`` is added to a row's number for the
+    number of its launch, which is unique among all processes.
     """
 
     number: int
@@ -52,6 +52,7 @@ class Device:
     facts: DeviceFacts | None
     is_named: bool
     main: Program | None
+    first_launch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,16 @@ def devices_of(processes: Sequence[Process]) -> Devices:
     """
     found: list[Device] = []
     events = time = 0
+    first_launch = 1
     for process in processes:
         own, other = _of_process(process)
-        found += own
+        found += [replace(device, first_launch=first_launch) for device in own]
+        first_launch += len(process.ranges)
         spent = process.ranges.end[process.work.row[other]] - process.ranges.start[process.work.row[other]]
         events, time = events + len(other), time + int(spent.sum())
     numbers = [device.number for device in found]
     if min(numbers, default=-1) < 0 or len(set(numbers)) < len(numbers):
-        found = [_renumbered(device, number) for number, device in enumerate(found)]
+        found = [replace(device, number=number, is_named=False) for number, device in enumerate(found)]
     return Devices(tuple(sorted(found, key=lambda device: device.number)), events, time)
 
 
@@ -104,7 +107,7 @@ def _of_process(process: Process) -> tuple[list[Device], Ints]:
             main = _main_program(work, time, thread == number)
             devices.append(_device(process, key, event, None if main is None else work.programs[main]))
     if len(devices) == 1 and not devices[0].is_named and len(process.facts) == 1 and process.facts[0].number >= 0:
-        devices = [_renumbered(devices[0], process.facts[0].number, is_named=True)]
+        devices = [replace(devices[0], number=process.facts[0].number, is_named=True)]
     return devices, np.flatnonzero(other)
 
 
@@ -146,12 +149,6 @@ def _device(process: Process, key: Key, event: Ints, main: Program | None) -> De
     )
 
 
-def _renumbered(device: Device, number: int, is_named: bool = False) -> Device:
-    return Device(
-        number, device.process, device.thread, device.event, device.nameless, device.facts, is_named, device.main
-    )
-
-
 def uneven_runs(devices: Sequence[Device]) -> bool:
     """Return whether threads ran their main program differently often, by more than a run that was cut at each end.
 
@@ -178,8 +175,3 @@ def overlapping_runs(device: Device) -> bool:
     reached = np.maximum.accumulate(end)
     shared = np.minimum(reached[:-1], end[1:]) - start[1:]
     return bool((2 * shared > end[1:] - start[1:]).sum() > len(runs) // 4)
-
-
-def counts_by_process(devices: Sequence[Device]) -> Counter[int]:
-    """Return the number of devices of each process."""
-    return Counter(device.thread[0] for device in devices)

@@ -64,7 +64,7 @@ def device_plane(device: Device, modules: Mapping[Program, DumpedModule], number
                 np.where(program >= 0, REF, ABSENT).astype(np.uint8), program + 1 + len(work.ops), (), texts
             ),
             PROGRAM_ID: _numbers(program_ids[program], has_id[program], INT64),
-            _CORRELATION: _numbers(row + 1, ranges.launched[row] != _UNKNOWN, UINT64),
+            _CORRELATION: _numbers(row + device.first_launch, ranges.launched[row] != _UNKNOWN, UINT64),
         }
         start, end = ranges.start[row] - base_ns, ranges.end[row] - base_ns
         return Line(number, name, 0, _decoder(op, start, end, columns))
@@ -100,7 +100,7 @@ def host_plane(devices: Sequence[Device], base_ns: int) -> tuple[Plane, ...]:
         row = row[ranges.launched[row] != _UNKNOWN]
         if len(row):
             end = np.minimum(ranges.launched[row], ranges.start[row]) - base_ns
-            columns = {_CORRELATION: _numbers(row + 1, np.ones(len(row), np.bool_), UINT64)}
+            columns = {_CORRELATION: _numbers(row + device.first_launch, np.ones(len(row), np.bool_), UINT64)}
             decode = _decoder(np.ones(len(row), np.int64), end, end, columns)
             lines.append(Line(device.number + 1, f"Host Threads/{device.thread[1]}", 0, decode))
     if not lines:
