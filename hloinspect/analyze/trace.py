@@ -146,9 +146,9 @@ def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[s
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
     from hloinspect.measure.outcome import Unread, measure_source
-    from hloinspect.profiles.xplane.find import find_xplanes
+    from hloinspect.profiles.find import find_profiles
 
-    paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
+    paths = find_remote(source) if is_url(source) else tuple(map(str, find_profiles(source)))
     if len(paths) == 1 and tracing.scheduler is None:
         return _Measured((measure_source(paths[0], on_progress),))
     found = measure_files(paths, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress)
