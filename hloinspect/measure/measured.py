@@ -167,7 +167,8 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event. ``class_ps`` is device time of all programs by the class of the instruction that an event names.
+    one event. ``device_type`` and ``device_bytes`` are name and memory of a device as the trace has them, "" and 0
+    where it has none. ``class_ps`` is device time of all programs by the class of the instruction that an event names.
     """
 
     path: str
@@ -189,3 +190,4 @@ class MeasuredFile:
     events: int = 0
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    device_bytes: int = 0
