@@ -66,6 +66,8 @@ def run_command(*arguments: str) -> Result:
 
 def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
     text = run_command(str(slow)).output.splitlines()
+    assert text[0].startswith("the model does not explain this profile: ")  # the played speeds are no H100's
+    text = text[text.index("") + 1 :]
     assert "measured on 2 x NVIDIA H100" in text[0]
     assert text[2].startswith("measured step ")
     assert "waiting for the host" in "".join(text[2:4])
