@@ -83,8 +83,16 @@ Basis = Literal["predicted", "measured"]
 ClassifiedBy = Literal["hlo", "memcpy", "name"]
 """What shows of an event of a trace what it is."""
 
-ExpectedStatus = Literal["same", "same transfers", "different"]
-"""Whether the program of a trace is the one that was expected."""
+ExpectedStatus = Literal["same", "other kernels", "other order", "same transfers", "different"]
+"""How far two modules are the same, from the most: the same schedule and kernels, the same schedule, the same
+instructions, the same transfers, or not even those."""
+
+ComparedKind = Literal["compiled", "module", "dump", "profile"]
+"""What a module is compared with: what ``hloinspect compile`` wrote, a file with a module, a directory of
+``--xla_dump_to``, or a profile."""
+
+ModuleFrom = Literal["profile", "given", "dump", "none"]
+"""Where the module of a report on a run comes from; ``given``: it was given beside the profile."""
 
 SetAsideReason = Literal[
     "cut by the trace's begin",

@@ -20,12 +20,14 @@ XLA has assigned."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
-    """What an input is judged for, and by which rules (None: all). ``link`` replaces the host link of the target."""
+    """What an input is judged for, and by which rules (None: all). ``link`` replaces the host link of the target.
+    ``against`` is what ran, which the judged module is compared with: a profile, a dump, or a module."""
 
     target: str | Target | None = None
     link: str | None = None
     rules: Choice | None = None
     memory: FollowMemory = None
+    against: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

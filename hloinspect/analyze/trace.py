@@ -23,11 +23,12 @@ from hloinspect.predict.schedule import device_count
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
 from hloinspect.profiles.xplane.find import host_of
 from hloinspect.report.build import build_report
+from hloinspect.report.judged import NOTHING_JUDGED, judged_in_profile
 from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
 from hloinspect.report.schema import (
     SCHEMA,
-    ExpectedInfo,
     InputInfo,
+    JudgedInfo,
     MemoryInfo,
     ModuleInfo,
     ProgramInfo,
@@ -47,7 +48,6 @@ LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows
 LIMIT_PREDICTED = (
     "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
 )
-DIFFERENT = "different"
 MAX_DIGEST_BYTES = 1 << 26
 """No hash is made of a larger trace: that would take as long as a fifth of the answer."""
 
@@ -202,6 +202,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
             )
         report = _bare_report(info, files, made, limits, unknown)
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
+        report = replace(report, judged=NOTHING_JUDGED)
         return TraceInspection(report, files, None, None)
     target, module = machine.target, offload.program.module
     prediction, about_prediction = _predicted(offload, machine)
@@ -210,6 +211,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
     count = machine.devices or device_count(module)
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
     report = _measured(report, own, seen, files)
+    report = replace(report, judged=_judged(report, offload, own))
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
     return TraceInspection(report, files, offload, prediction)
@@ -357,16 +359,22 @@ def _bare_report(
     )
 
 
-def _expected(report: Report, offload: Offload, expect: str) -> Report:
-    from hloinspect.report.expect import compare
+def _judged(report: Report, offload: Offload, own: Sequence[MeasuredFile]) -> JudgedInfo:
+    """Return which module was judged. Of several hosts the evidence is that of the file which shows it least."""
+    known = [file.explained for file in own if file.explained is not None]
+    worst = min(known, key=lambda found: (found.is_trusted, found.found / found.events), default=None)
+    given = next((file.module_path for file in own if file.module_path), "")
+    is_prediction = any(file.host == PREDICTION_HOST for file in own)
+    return judged_in_profile(offload.program.module, report.module, worst, given, is_prediction=is_prediction)
 
-    found: ExpectedInfo = compare(report, offload, expect)
+
+def _expected(report: Report, offload: Offload, expect: str) -> Report:
+    from hloinspect.report.expect import compare_expected, unknown_of_difference
+
+    found = compare_expected(report.program, offload, expect)
     assert report.trace is not None
-    unknown = report.unknown
-    if found.status == DIFFERENT:
-        reason = f"the profiled program is not that of {expect}: {'; '.join(found.differences[:2])}"
-        unknown = (*unknown, Unknown(reason, "compile and check the program that is run, with its flags", "transfers"))
-    return replace(report, trace=replace(report.trace, expected=found), unknown=unknown)
+    unknown = unknown_of_difference(found, f"the profiled program is not that of {expect}")
+    return replace(report, trace=replace(report.trace, expected=found), unknown=(*report.unknown, *unknown))
 
 
 def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:

@@ -4,7 +4,7 @@ name."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +39,8 @@ class Op:
     """The common properties of all events of one kind.
 
     ``rank`` is the place in the program's schedule, ``pair`` the async pair (``Joined``), ``name`` the text to show.
-    ``is_graph`` marks a whole CUDA graph as one event.
+    ``is_graph`` marks a whole CUDA graph as one event. ``instruction`` is the instruction that the events name, ""
+    where they name none: the module may have no such instruction.
     """
 
     kind: int
@@ -53,6 +54,7 @@ class Op:
     is_graph: bool = False
     asynchronous: bool = True
     pair: int = 0
+    instruction: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ class _OpTable:
         if key not in self._numbers:
             self._numbers[key] = len(self.ops)
             module = self._join_to(program) if program or op else None
-            self.ops.append(_op(op, program, details, name, module))
+            found = _op(op, program, details, name, module)
+            self.ops.append(replace(found, instruction="" if found.is_hidden else op))
         return self._numbers[key]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from hloinspect.errors import InputError
 from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
 from hloinspect.measure import events, gpu, tpu
-from hloinspect.measure.events import BY, DeviceEvents, gpu_events
+from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
+from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
@@ -109,6 +110,7 @@ class _Gathered:
         self._other_copies: Counter[tuple[str, str]] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
         self._hidden: Counter[str] = Counter()
+        self._named: dict[int, Counter[str]] = {}
         self._graphs = 0
         self._unattributed = 0
         self._events = 0
@@ -145,6 +147,7 @@ class _Gathered:
         rarest: dict[int, int] = {}
         for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
             self._classified[BY[op.by]] += time
+            self._count_name(op, count)
             if op.program:
                 self._times[op.program] += time
                 rarest[op.program] = min(count, rarest.get(op.program, count))
@@ -179,6 +182,8 @@ class _Gathered:
                 self._names.setdefault(number, trace.run_name.get(number, ""))
             by_op = np.zeros(len(trace.ops), np.int64)
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
+            for op, count in zip(trace.ops, np.bincount(trace.op, minlength=len(trace.ops)).tolist(), strict=True):
+                self._count_name(op, count)
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
                 self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
                 if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
@@ -188,7 +193,17 @@ class _Gathered:
                 device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
                 self._devices += [device] if device is not None else []
 
+    def _count_name(self, op: Op, count: int) -> None:
+        """Count the events that name an instruction of a program."""
+        if op.program and op.instruction:
+            self._named.setdefault(op.program, Counter())[op.instruction] += count
+
     # ---- the result
+
+    def _explained(self, program: int | None) -> Explained | None:
+        """Return how far the module of a program explains its events."""
+        joined = self.joins(program) if program is not None else None
+        return explained(joined, self._named.get(program or 0, {})) if joined is not None else None
 
     def result(self, platform: Platform | Literal[""]) -> MeasuredFile:
         program = self._main_program()
@@ -218,6 +233,7 @@ class _Gathered:
             unattributed_ps=self._unattributed,
             versions=_versions(self.space),
             events=self._events,
+            explained=self._explained(program),
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
         )
@@ -269,6 +285,12 @@ class _Gathered:
         joined = self.joins(program)
         if joined is None and (platform == "gpu" or self._unattributed):
             self.unknown.append(_NO_MODULE)
+        found = self._explained(program)
+        if found is not None and not found.is_trusted:
+            reason = f"the module is not the one that ran: {found.text}"
+            self.unknown.append(
+                Unknown(reason, "give the module of this run (its --xla_dump_to directory)", "transfers")
+            )
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)

@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
+from hloinspect.measure.explained import Explained
 from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
 
@@ -164,7 +165,8 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event.
+    one event. ``explained`` says how far the module has the instructions that events name, None where it is not known.
+    ``module_path`` is where the module was read, "" for the trace itself.
     """
 
     path: str
@@ -185,3 +187,5 @@ class MeasuredFile:
     events: int = 0
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    explained: Explained | None = None
+    module_path: str = ""

@@ -21,7 +21,7 @@ from hloinspect.measure.file import measure_file
 from hloinspect.offload.program import build_program
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
-from hloinspect.report.expect import structure
+from hloinspect.report.form import form_of
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
 from hloinspect.timeline.timeline import overlap

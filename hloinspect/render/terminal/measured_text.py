@@ -14,6 +14,7 @@ from hloinspect.render.terminal.report_text import (
     LEFT,
     TRANSFERS,
     findings_text,
+    judged_lines,
     share,
     tensor_text,
     verdict_text,
@@ -69,15 +70,7 @@ def _head(report: Report, width: int) -> list[str]:
     if report.program.jax:
         parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    lines = flow(parts, "   ", width, _INDENT)
-    if trace.expected is not None:
-        word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
-        text = word.get(trace.expected.status, "NOT the program of")
-        color = "green" if trace.expected.status == "same" else "yellow" if text.startswith("the") else "red"
-        lines.append(click.style(f"this is {text} {printable(trace.expected.path)}", fg=color))
-        for difference in trace.expected.differences:
-            lines += wrapped(f"- {printable(difference)}", width, 2, 4)
-    return lines
+    return [*judged_lines(report, width), *flow(parts, "   ", width, _INDENT)]
 
 
 def _step(report: Report, width: int) -> list[str]:

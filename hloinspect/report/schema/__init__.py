@@ -10,6 +10,7 @@ from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo, Unknown
 from hloinspect.report.schema.audit import AuditEntry, AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.judged import DifferenceCounts, ExpectedInfo, ExplainedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
     AutotuneInfo,
@@ -33,7 +34,7 @@ from hloinspect.report.schema.steps import (
     Spread,
     StepInfo,
 )
-from hloinspect.report.schema.trace import ExpectedInfo, HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
+from hloinspect.report.schema.trace import HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
 from hloinspect.report.schema.transfers import MeasuredTransfer, PredictedTransfer, TensorInfo, TransferInfo
 
 __all__ = [
@@ -43,8 +44,10 @@ __all__ = [
     "AuditInfo",
     "AutotuneInfo",
     "DeviceInfo",
+    "DifferenceCounts",
     "DuplexInfo",
     "ExpectedInfo",
+    "ExplainedInfo",
     "Exposed",
     "FindingInfo",
     "HostCopy",
@@ -52,6 +55,7 @@ __all__ = [
     "HostInfo",
     "HostValue",
     "InputInfo",
+    "JudgedInfo",
     "LinkInfo",
     "LiveValue",
     "MeasuredStep",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloinspect.kinds import ClassifiedBy, Direction, ExpectedStatus
+from hloinspect.kinds import ClassifiedBy, Direction
+from hloinspect.report.schema.judged import ExpectedInfo
 from hloinspect.report.schema.steps import MeasuredStep
 
 
@@ -46,23 +47,6 @@ class OtherCopiesInfo:
 
     device_ms: float
     """Device time of all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedInfo:
-    """Whether the profiled program is the one that was expected (``--expect``)."""
-
-    path: str
-    """What was expected, as it was given."""
-
-    status: ExpectedStatus
-    """``same``, ``same transfers`` (in another schedule), or ``different``."""
-
-    schedule_hash: str
-    """The schedule's hash of the expected module."""
-
-    differences: tuple[str, ...]
-    """What differs, a line each."""
 
 
 @dataclass(frozen=True, slots=True)
