@@ -46,17 +46,14 @@ def compare_forms(ours: Form, theirs: Form, words: tuple[str, str]) -> Compariso
     moved, transfers = _transfers(ours, theirs, words)
     instructions, about_instructions = _instructions(ours, theirs, words)
     kernels, of, chosen = _kernels(ours, theirs)
-    is_ordered = ours.module.is_scheduled and theirs.module.is_scheduled
-    pairs, about_pairs = _pairs(ours, theirs) if is_ordered else (None, [])
+    pairs, about_pairs = _pairs(ours, theirs)
     values, others = ([step.value for step in form.schedule] for form in (ours, theirs))
     same_values = Counter(values) == Counter(others)
-    order = None
-    if is_ordered:
-        order = _moved(*([s.value if same_values else s.key for s in form.schedule] for form in (ours, theirs)))
+    order = _moved(*([s.value if same_values else s.key for s in form.schedule] for form in (ours, theirs)))
     counts = DifferenceCounts(instructions, moved, pairs, order, kernels, of)
     if moved:
         return Comparison(DIFFERENT, (*transfers, *about_instructions, *chosen), counts)
-    if same_values and is_ordered and values == others:
+    if values == others:
         return Comparison(OTHER_KERNELS if kernels else SAME, tuple(chosen), counts)
     found = list(about_instructions)
     if not same_values and not instructions:
@@ -66,8 +63,6 @@ def compare_forms(ours: Form, theirs: Form, words: tuple[str, str]) -> Compariso
     if order:
         found.append(f"order: {order:,} of {len(values):,} instructions are at another place")
     found += chosen
-    if not is_ordered:
-        found.append("order: not compared, since one of the modules is not scheduled")
     if (fingerprint := before_scheduling(ours.module)) and fingerprint == before_scheduling(theirs.module):
         found.append("before scheduling both were the same (XLA's fingerprint): what differs came after")
     unlike: ExpectedStatus = SAME_TRANSFERS if ours.offload.transfers else DIFFERENT
@@ -207,12 +202,12 @@ def _longest_increasing(order: Iterable[int]) -> int:
 def _kernels(ours: Form, theirs: Form) -> tuple[int, int, list[str]]:
     """Return how many kernels of instructions that both have were chosen otherwise, of how many, and a line of the most
     frequent choices."""
-    matched = _matched(*([(step.key, step) for step in form.schedule if step.kernel] for form in (ours, theirs)))
+    matched = _matched(*([(step.key, step) for step in form.schedule if step.settings] for form in (ours, theirs)))
     other = [(had, has) for had, has in matched if had.settings != has.settings]
     if not other:
         return 0, len(matched), []
     changes = Counter(
-        f"{had.kernel} -> {has.kernel}" if had.kernel != has.kernel else f"other settings of {had.kernel}"
+        f"{had.kernel} -> {has.kernel}" if had.kernel != has.kernel else f"other settings of {had.kernel or had.shown}"
         for had, has in other
     )
     return len(other), len(matched), [f"kernels: {len(other):,} of {len(matched):,} are other ones: {_most(changes)}"]

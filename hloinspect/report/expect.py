@@ -127,8 +127,6 @@ def _sentence(found: Comparison, of: str, instructions: int) -> str:
     if found.status == OTHER_KERNELS:
         return f"this is the schedule {of}, with other kernels ({counts.kernels:,} of {counts.kernels_of:,})"
     if found.status == OTHER_ORDER:
-        if counts.order is None:
-            return f"these are the instructions {of}, but the order of one is not known"
         return f"these are the instructions {of}, in another order ({counts.order:,} of {instructions:,} moved)"
     if found.status == SAME_TRANSFERS:
         return f"these are the transfers {of}, but not the instructions"

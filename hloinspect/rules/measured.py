@@ -217,17 +217,17 @@ def other_program(evidence: Evidence) -> Iterator[Found]:
     """The program that was profiled is not the one that was checked.
 
     What it finds
-        A trace whose module differs from that of `--expect`: other transfers, another order, other flags.
+        A trace whose module has other transfers than that of `--expect`.
     Why it matters
         What was checked before the run says nothing about this run.
     What to do
         Compile and check what is run: the same jax, the same flags (`XLA_FLAGS` of the job), the same shapes and mesh.
     When the advice does not hold
-        Only autotuned kernels differ: then the transfers are the same, and the report says so.
+        Only the order or the kernels differ: then the transfers are the same, and the first line of the report says so.
     Example
         hloinspect trace run/ --expect step-gb200/
     References
-        docs/trace.md.
+        docs/against.md.
     """
     trace = evidence.report.trace
     expected = trace.expected if trace is not None else None

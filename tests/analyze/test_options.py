@@ -18,7 +18,7 @@ from tests.support.gate_samples import SMALL
 
 COMPILING = {"devices", "topology", "xla_flags", "production", "cache"}
 KEYWORDS = {
-    "inspect": {"target", "link", "module", "keep", "memory", "rules", "on_progress", *COMPILING},
+    "inspect": {"target", "link", "module", "keep", "memory", "against", "rules", "on_progress", *COMPILING},
     "trace": {
         *("target", "link", "devices", "topology", "rules", "on_progress"),
         *("expect", "jobs", "scheduler", "allow_broken"),

@@ -17,13 +17,11 @@ class DifferenceCounts:
     transfers: int
     """Transfers that only one has, by direction, bytes and executions; the larger number of both."""
 
-    pairs: int | None
-    """Of the transfers that both have, those with other work between start and done, or made in another way; null where
-    one of the modules is not scheduled."""
+    pairs: int
+    """Of the transfers that both have, those with other work between start and done, or made in another way."""
 
-    order: int | None
-    """Instructions that have to move for one order to become the other; null where one of the modules is not
-    scheduled."""
+    order: int
+    """Instructions that have to move for one order to become the other, without those that only one has."""
 
     kernels: int
     """Of the instructions that both have, those with another kernel or other settings of it (autotuning)."""
