@@ -3,7 +3,7 @@
 ``Event.what`` and other fields that are not in the file say what each event is. The oracle cuts the time of a step at
 every start and end of any event, and checks for each piece what runs in it. docs/trace.md says what the figures mean:
 
-* a step's window is from the first to the last event of one run of the program;
+* a step's window is from the first to the last event of one run of the program, but ends where the next one begins;
 * compute is everything on the device except collectives, transfers and copies that are no offload;
 * compute + collective_exposed + exposed + idle = the window;
 * in each gap of the main stream the device reaches one `done` after the other, in the order that the program has before
@@ -75,12 +75,24 @@ def measure(
     runs: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         runs[event.run].append(event)
-    return [_step(run, events, awaited_at_end[number], launches_known) for number, run in sorted(runs.items())]
+    windows = _windows([run for _, run in sorted(runs.items())])
+    return [
+        _step(run, events, OracleStep(*window), awaited_at_end[number], launches_known)
+        for (number, run), window in zip(sorted(runs.items()), windows, strict=True)
+    ]
 
 
-def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launches_known: bool) -> OracleStep:
-    own = [event for event in run if event.program]
-    step = OracleStep(min(e.start_ps for e in own), max(e.end_ps for e in own))
+def _windows(runs: Sequence[Sequence[Event]]) -> list[tuple[int, int]]:
+    """Return where each step begins and ends."""
+    begins = [min(event.start_ps for event in run if event.program) for run in runs]
+    ends = [max(event.end_ps for event in run if event.program) for run in runs]
+    behind = [*begins[1:], max(ends)]
+    return [(begin, min(end, following)) for begin, end, following in zip(begins, ends, behind, strict=True)]
+
+
+def _step(
+    run: list[Event], every: Sequence[Event], step: OracleStep, at_end: Sequence[int], launches_known: bool
+) -> OracleStep:
     step.time_ps = step.end_ps - step.start_ps
     near = [event for event in every if event.end_ps >= step.start_ps and event.start_ps <= step.end_ps]
     moments = sorted({m for e in near for m in (e.start_ps, e.end_ps)} | {step.start_ps, step.end_ps})

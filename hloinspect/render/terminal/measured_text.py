@@ -21,7 +21,7 @@ from hloinspect.render.terminal.report_text import (
     where_text,
 )
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
-from hloinspect.render.terminal.wrap import flow, wrapped
+from hloinspect.render.terminal.wrap import flow, shown_length, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
 from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, listed, time_text
@@ -80,7 +80,7 @@ def _step(report: Report, width: int) -> list[str]:
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
-    fits = len(click.unstyle(time)) + 1 + len(spread) <= width
+    fits = shown_length(time) + 1 + len(spread) <= width
     parts = [*([f"{time} {spread}"] if fits else [time, spread]), f"compute {time_text(step.compute_ms)}"]
     if step.collective_exposed_ms > 0:
         parts.append(f"collectives alone {time_text(step.collective_exposed_ms)}")
