@@ -21,7 +21,7 @@ class Explained:
     """The events that name an instruction, and those whose instruction is in the module.
 
     ``names`` counts different names. ``missing`` are those that are not in the module, the most frequent first, at most
-    four.
+    four. ``other_name`` is what the profile calls the program where the module has another name, else "".
     """
 
     events: int
@@ -29,26 +29,31 @@ class Explained:
     names: int
     names_found: int
     missing: tuple[str, ...] = ()
+    other_name: str = ""
 
     @property
     def is_trusted(self) -> bool:
         """Return whether the module may be taken for the one that ran."""
-        enough = self.names_found >= TRUSTED_SHARE * self.names
-        return enough and self.found >= TRUSTED_SHARE * self.events
+        enough = self.names_found >= TRUSTED_SHARE * self.names and self.found >= TRUSTED_SHARE * self.events
+        return enough and not self.other_name
 
     @property
     def text(self) -> str:
         """Return the shares, and names that are missing, in a sentence."""
-        share = f"it has the instructions of {_percent(self.found, self.events)} of the events that name one"
+        other = f"the profile names the program {self.other_name}; " if self.other_name else ""
+        share = f"{other}it has the instructions of {_percent(self.found, self.events)} of the events that name one"
         if not self.missing:
             return share
         return f"{share}, and {self.names_found:,} of {self.names:,} names (not {', '.join(self.missing)})"
 
 
-def explained(names: Container[str], events: Mapping[str, int]) -> Explained | None:
+def explained(
+    names: Container[str], events: Mapping[str, int], module: str = "", program: str = ""
+) -> Explained | None:
     """Return how far a module with instructions of these ``names`` explains ``events``: how many name each instruction.
 
-    It is None where no event names an instruction. A ``ProgramJoin`` is such a container of names.
+    ``module`` is the module's name, and ``program`` what the profile calls the program; "" is not known. It is None
+    where no event names an instruction. A ``ProgramJoin`` is such a container of names.
     """
     named = {name: count for name, count in events.items() if name and count > 0}
     if not named:
@@ -61,6 +66,7 @@ def explained(names: Container[str], events: Mapping[str, int]) -> Explained | N
         names=len(named),
         names_found=len(named) - len(missing),
         missing=tuple(missing[:_SHOWN]),
+        other_name=program if module and program and module != program else "",
     )
 
 

@@ -203,7 +203,10 @@ class _Gathered:
     def _explained(self, program: int | None) -> Explained | None:
         """Return how far the module of a program explains its events."""
         joined = self.joins(program) if program is not None else None
-        return explained(joined, self._named.get(program or 0, {})) if joined is not None else None
+        if joined is None or program is None:
+            return None
+        name = self._names.get(program, "").partition("(")[0]
+        return explained(joined, self._named.get(program, {}), joined.module.name, name)
 
     def result(self, platform: Platform | Literal[""]) -> MeasuredFile:
         program = self._main_program()

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, TypeVar
 
 from hloinspect.kinds import ExpectedStatus
@@ -143,9 +144,10 @@ def _pairs(ours: Form, theirs: Form) -> tuple[int, list[str]]:
     """Return how many of the transfers that both have run beside other work, or are made in another way, and lines of
     them."""
     windows = how = 0
+    had, has = (_Windows(form) for form in (ours, theirs))
     matched = _matched(
-        [(_move(t), (_way(t), _window(ours, t))) for t in ours.offload.transfers],
-        [(_move(t), (_way(t), _window(theirs, t))) for t in theirs.offload.transfers],
+        [(_move(t), (_way(t), had.between(t))) for t in ours.offload.transfers],
+        [(_move(t), (_way(t), has.between(t))) for t in theirs.offload.transfers],
     )
     for (way, window), (other_way, other_window) in matched:
         how += way != other_way
@@ -163,17 +165,30 @@ def _way(transfer: Transfer) -> tuple[str, bool]:
     return transfer.mechanism, transfer.asynchronous
 
 
-def _window(form: Form, transfer: Transfer) -> Counter[str]:
-    """Return what is scheduled between a transfer's start and its done. Of a pair around a loop's end: what comes after
-    the start in its computation, and before the done in its own."""
-    done, index = transfer.done_computation, transfer.done_index
-    steps = form.steps.get(transfer.computation, {})
-    if done is None or index is None:
-        return Counter()
-    if done == transfer.computation and index > transfer.start_index:
-        return Counter(step.key for place, step in steps.items() if transfer.start_index < place < index)
-    after = [step.key for place, step in steps.items() if place > transfer.start_index]
-    return Counter(after + [step.key for place, step in form.steps.get(done, {}).items() if place < index])
+class _Windows:
+    """What is scheduled between two places of a computation, whatever its order there: a number, which is a sum over
+    the steps. A step of 126 unrolled layers has a thousand transfers in one computation."""
+
+    def __init__(self, form: Form) -> None:
+        self._places = {name: list(steps) for name, steps in form.steps.items()}
+        self._sums = {
+            name: list(accumulate((hash(step.key) for step in steps.values()), initial=0))
+            for name, steps in form.steps.items()
+        }
+
+    def between(self, transfer: Transfer) -> int:
+        """Return what is between a transfer's start and its done. Of a pair around a loop's end: what comes after the
+        start in its computation, and before the done in its own."""
+        start, begin = transfer.computation, transfer.start_index
+        done, end = transfer.done_computation, transfer.done_index
+        if done is None or end is None:
+            return 0
+        if done == start and end > begin:
+            return self._before(done, end) - self._before(start, begin + 1)
+        return self._sums[start][-1] - self._before(start, begin + 1) + self._before(done, end)
+
+    def _before(self, name: str, index: int) -> int:
+        return self._sums[name][bisect_left(self._places[name], index)]
 
 
 # ---- order

@@ -153,7 +153,7 @@ def _about(made: tuple[ProgramInfo, ProgramInfo], words: tuple[str, str]) -> _Ab
     ]
     for values, others, word in ((had, has, words[0]), (has, had, words[1])):
         if len(values) <= _MANY_FLAGS:
-            found += [f"{name}={value} {word} only" for name, value in values.items() if name not in others]
+            found += [f"only {word} with {name}={value}" for name, value in values.items() if name not in others]
     if found:
         lines.append(f"flags: {len(found):,} differ: {listed(found, _SHOWN_FLAGS)}")
     return _About(tuple(lines), len(found))

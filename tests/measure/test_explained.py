@@ -95,6 +95,14 @@ def test_a_profile_with_another_module_is_not_trusted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_program_of_another_name_is_not_trusted() -> None:
+    for module, program, trusted in (("jit_f", "jit_f", True), ("jit_f", "jit_g", False), ("jit_f", "", True)):
+        found = explained({"a"}, {"a": 3}, module, program)
+        assert found is not None
+        assert found.is_trusted == trusted
+        assert ("the profile names the program jit_g" in found.text) != trusted
+
+
 @pytest.mark.parametrize("events", [{}, {"": 3}, {"a": 0}])
 def test_events_without_names_are_no_evidence(events: dict[str, int]) -> None:
     assert explained({"a"}, events) is None
