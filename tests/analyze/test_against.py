@@ -16,9 +16,11 @@ from hloinspect.analyze.inspect import inspect
 from hloinspect.analyze.trace import trace
 from hloinspect.cli import main
 from hloinspect.errors import InputError
+from hloinspect.measure.explained import explained
 from hloinspect.render.page import html_page
 from hloinspect.render.terminal.report_text import to_text
 from hloinspect.report.json import to_json
+from hloinspect.report.judged import judged_in_profile
 from tests.support.cuda_checks import play, trace_of
 from tests.support.cuda_runtime import compiled
 from tests.support.cuda_traces import write_trace
@@ -215,6 +217,38 @@ def test_a_profile_without_a_module_has_nothing_to_compare_with(tmp_path: Path) 
     path = write_trace(replace(trace_of(play(SCAN), SCAN), modules=()), tmp_path / "host.xplane.pb")
     with pytest.raises(InputError, match=r"holds no module of the program that ran.*--xla_dump_to"):
         inspect(proto(SCAN), against=str(path))
+
+
+def test_a_module_that_was_given_beside_the_profile_says_how_far_it_explains_it() -> None:
+    found = inspect(proto(SCAN))
+    module, info = found.offload.program.module, found.report.module
+    events = {"a": 98, "b": 2}
+    for names, text in (
+        (
+            {"a", "b"},
+            "judged: the module of dump/, which is not in the profile; it has the instructions of 100 % of the",
+        ),
+        (
+            {"a"},
+            "judged: the module of dump/, which is not in the profile, but it does not explain the events: it has the",
+        ),
+    ):
+        judged = judged_in_profile(module, info, explained(names, events), "dump/")
+        assert judged.text.startswith(text)
+        assert judged.module_from == "given"
+        assert judged.explained is not None
+        assert (judged.explained.events, judged.explained.names) == (100, 2)
+    assert "no event names an instruction of it" in judged_in_profile(module, info, None, "dump/").text
+
+
+def test_a_page_is_compared_too_and_a_trace_has_another_option(profile: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(main, ["report", proto(SCAN), "--against", str(profile), "-o", str(page)])
+    assert done.exit_code == 3  # there is no target
+    assert "This is the schedule that ran" in page.read_text()
+    done = CliRunner().invoke(main, ["report", str(profile), "--against", proto(SCAN), "-o", str(page)])
+    assert done.exit_code == 2
+    assert "--expect" in done.stderr
 
 
 def test_help_names_it(hloinspect: Callable[..., Any]) -> None:
