@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
+from hloinspect.inputs.modules import given_modules, with_given_modules
 from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
 from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
@@ -26,6 +27,7 @@ from hloinspect.profiles.xplane.embedded import program_id_of
 from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
+_OR_WHOLE = ", and so does a capture by nsys that begins before the graphs are made"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 _NO_DEVICE = Unknown(
     f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
@@ -39,7 +41,14 @@ _NO_PROGRAM = Unknown(
 )
 _NO_MODULE = Unknown(
     "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
-    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
+    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
+    "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
+    "transfers",
+)
+_NO_MODULE_NSYS = Unknown(
+    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
+    "other work",
+    "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )
 
@@ -50,14 +59,25 @@ Otherwise it returns all memory to the system after each plane, and takes page a
 M_MMAP_THRESHOLD: at most 32 MiB)."""
 
 
+OTHER_MODULE = 0.5
+"""The share of instructions that events name, and a module given with --hlo lacks, from which on it is another module.
+Some are never in it: a profile also names the bodies of loops, and command buffers."""
+
+
 class Joins:
     """The modules of a trace. Each is read, and searched for transfers, when it is first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._path = space.path
-        self.protos = embedded_modules(space)
+        self.protos = dict(embedded_modules(space))
+        self._given = given_modules(space)
         self._known: dict[int, ProgramJoin | None] = {}
         self.failed: list[str] = []
+
+    def source(self, program: int | None) -> str:
+        """Return the file that the module of a program was read from, "" where the trace itself has it."""
+        given = self._given.get(program) if program is not None and program in self.protos else None
+        return given.source if given is not None else ""
 
     def __call__(self, program: int) -> ProgramJoin | None:
         if program not in self._known:
@@ -65,16 +85,36 @@ class Joins:
             proto = self.protos.get(program)
             if proto is not None:
                 try:
-                    self._known[program] = join_of(proto, module_name(self._path, program))
+                    self._known[program] = self._checked(join_of(proto, module_name(self._path, program)), program)
                 except InputError as error:
                     self.failed.append(str(error))
         return self._known[program]
 
+    def _checked(self, joined: ProgramJoin, program: int) -> ProgramJoin | None:
+        """Return the join, or None where its module came from elsewhere and is not the one that ran."""
+        given = self._given.get(program)
+        if given is None:
+            return joined
+        missing = [op for op in given.ops if joined.find(op) is None]
+        if len(missing) <= OTHER_MODULE * len(given.ops):
+            return joined
+        del self.protos[program]
+        self.failed.append(
+            f"{given.source} is not the module that ran as program {program}, and is not used: "
+            f"{len(missing):,} of {len(given.ops):,} instructions that ran are not in it, such as {missing[0]}"
+        )
+        return None
 
-def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one."""
-    space = open_trace(path)
-    return measure_space(space, on_progress)
+
+def measure_file(
+    path: str | Path, *, hlo: Sequence[str] = (), on_progress: Callable[[str], None] | None = None
+) -> MeasuredFile:
+    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one.
+
+    ``hlo`` are files or dumps with the modules that the trace does not carry (inputs/modules.py).
+    """
+    space = open_trace(path, on_progress)
+    return measure_space(with_given_modules(space, hlo), on_progress)
 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
@@ -104,6 +144,7 @@ class _Gathered:
         self.limits: list[str] = list(space.notes)
         self._progress = on_progress
         self._device_type = ""
+        self._device_bytes = 0
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
@@ -125,6 +166,7 @@ class _Gathered:
             self._progress(f"measuring {plane.name}")
             found = gpu_events(plane, self.joins, correlated=launches.any())
             self._device_type = self._device_type or _text(plane, "gpu_device_name")
+            self._device_bytes = self._device_bytes or _memory_of(plane)
             self._events += len(found.start_ps)
             self._unusable += found.unusable
             if not len(found.start_ps):
@@ -237,8 +279,10 @@ class _Gathered:
             versions=_versions(self.space),
             events=self._events,
             explained=self._explained(program),
+            module_path=self.joins.source(program),
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            device_bytes=self._device_bytes,
         )
 
     def _main_program(self) -> int | None:
@@ -286,8 +330,9 @@ class _Gathered:
 
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
-        if joined is None and (platform == "gpu" or self._unattributed):
-            self.unknown.append(_NO_MODULE)
+        is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
+        if joined is None and (platform == "gpu" or self._unattributed) and not is_said:
+            self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
         found = self._explained(program)
         if found is not None and not found.is_trusted:
             reason = f"the module is not the one that ran: {found.text}"
@@ -310,7 +355,9 @@ class _Gathered:
             self.unknown.append(
                 Unknown(
                     f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
-                    GRAPHS_OFF,
+                    f"nsys profile --cuda-graph-trace=node, or {GRAPHS_OFF}"
+                    if self.space.kind == "nsys"
+                    else GRAPHS_OFF,
                     "time",
                 )
             )
@@ -318,7 +365,7 @@ class _Gathered:
             self.limits.append(
                 f"{sum(self._hidden.values()):,} events are in command buffers ({listed(sorted(self._hidden), 2)}) "
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
-                f"{GRAPHS_OFF} shows them"
+                f"{GRAPHS_OFF} shows them{_OR_WHOLE if self.space.kind == 'nsys' else ''}"
             )
 
 
@@ -343,6 +390,11 @@ def _versions(space: XSpace) -> Mapping[str, str]:
                 if isinstance(value, str):
                     found[key] = value
     return found
+
+
+def _memory_of(plane: Plane) -> int:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else 0
 
 
 def _text(plane: Plane, stat: str) -> str:

@@ -165,8 +165,9 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event. ``explained`` says how far the module has the instructions that events name, None where it is not known.
-    ``module_path`` is where the module was read, "" for the trace itself.
+    one event. ``device_type`` and ``device_bytes`` are name and memory of a device as the trace has them, "" and 0
+    where it has none. ``explained`` says how far the module has the instructions that events name, None where that is
+    not known. ``module_path`` is where the module was read, "" for the trace itself.
     """
 
     path: str
@@ -189,3 +190,4 @@ class MeasuredFile:
     unknown: tuple[Unknown, ...] = ()
     explained: Explained | None = None
     module_path: str = ""
+    device_bytes: int = 0

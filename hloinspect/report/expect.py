@@ -188,9 +188,9 @@ def _read(text: str, name: str, option: str) -> _Other:
         with copied(find_remote(text)[0]) as path:
             return _in_profile(path, text, name)
     if is_trace(text):
-        from hloinspect.profiles.xplane.find import find_xplanes
+        from hloinspect.profiles.find import find_profiles
 
-        return _in_profile(find_xplanes(text)[0], text, name)
+        return _in_profile(find_profiles(text)[0], text, name)
     path = Path(text)
     found = classify(str(path.parent) if path.name == "manifest.json" and path.is_file() else text)
     if found.kind == COMPILED:
@@ -241,11 +241,12 @@ def flags_beside(dumped: DumpedModule) -> tuple[str, ...] | None:
 
 def _in_profile(path: Path, text: str, name: str) -> _Other:
     """Read the module of a profile: the one of that name if there is one, else that of the step."""
+    from hloinspect.inputs.modules import with_given_modules
     from hloinspect.measure.file import measure_space
     from hloinspect.profiles.open import open_trace
     from hloinspect.profiles.xplane import embedded_modules
 
-    space = open_trace(path)
+    space = with_given_modules(open_trace(path), ())
     protos, versions = embedded_modules(space), _versions(space)
     named = [number for number in protos if _program_names(space).get(number) == name]
     proto = protos[named[0]] if len(named) == 1 else None

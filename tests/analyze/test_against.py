@@ -255,6 +255,18 @@ def test_help_names_it(hloinspect: Callable[..., Any]) -> None:
     assert "--against RAN" in hloinspect("inspect", "--help").stdout
 
 
+def test_a_real_archive_of_nsys_jax_is_explained_by_its_module_and_is_what_ran(corpus: Path) -> None:
+    pytest.importorskip("pyarrow")
+    folder = corpus / "gpu" / "h100_maxtext_fsdp4"
+    report = trace(str(folder)).report
+    assert report.judged is not None
+    assert report.judged.explained is not None
+    assert (report.judged.explained.found, report.judged.explained.events) == (19_600, 19_600)
+    against = inspect(str(next(folder.glob("*.hlo.pb.xz"))), against=str(folder)).report.against
+    assert against is not None
+    assert (against.status, against.kind) == ("same", "profile")
+
+
 def test_a_dump_of_a_real_run_is_compared_with_another_policy(corpus: Path) -> None:
     ran = corpus / "dump_maxtext_gb200"
     done = run(str(corpus / "maxtext" / "ds671b_scan_mla.hlo.gz"), "--target", "gb200", "--against", str(ran))

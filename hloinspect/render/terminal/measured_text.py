@@ -102,8 +102,9 @@ def _step(report: Report, width: int) -> list[str]:
         lines += wrapped(text, width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
+        inferred = " (target from the profile's device name)" if report.target.source == "profile" else ""
         text = (
-            f"predicted for {printable(report.target.name)}: step {time_text(found.time_ms)}, compute "
+            f"predicted for {printable(report.target.name)}{inferred}: step {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
         lines += wrapped(text, width, 2, 4)
@@ -135,6 +136,8 @@ def _range(step: MeasuredStep) -> str:
 # ---- transfers
 
 _TENSOR = 1
+_BESIDE = Layout((("GB/s", None), *TRANSFERS.narrowing))
+"""A table with the prediction beside the measurement: the first that it does without is the rate."""
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
@@ -144,14 +147,15 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
     varies = any(t.measured and _varies(t.measured) for t in shown)
     header = ["transfer", "tensor", "each", "runs", "window" if is_window else "takes", "covered", "waits"]
     header += ["p90"] if varies else []
-    header += ["model", "ratio"] if both else ["GB/s"]
-    header += ["verdict", "where"]
+    header += ["model", "ratio"] if both else []
+    header += ["GB/s", "verdict", "where"]
     rows = [_row(transfer, both, varies) for transfer in shown]
     for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], 30)
     model = "; model: the predicted wait" if both else ""
+    layout = _BESIDE if both else TRANSFERS
     caption = f" times measured, waits those of a step{model}:"
-    lines = [*wrapped(caption, width, 0, 3), *table(columns_named(header, LEFT), rows, width, TRANSFERS)]
+    lines = [*wrapped(caption, width, 0, 3), *table(columns_named(header, LEFT), rows, width, layout)]
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(report.transfers):
@@ -182,9 +186,8 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
     if both:
         ratio = found.wait_ratio if found else None
         row += ["" if predicted is None else time_text(predicted.wait_ms), "" if ratio is None else f"{ratio:.2f}"]
-    else:
-        rate = (found.gbps or found.gbps_alone) if found else None
-        row.append("" if rate is None else f"{rate:.3g}")
+    rate = (found.gbps or found.gbps_alone) if found else None
+    row.append("" if rate is None else f"{rate:.3g}")
     return [*row, verdict_text(transfer, "?" if transfer.robust is False else ""), where_text(transfer)]
 
 
