@@ -41,7 +41,7 @@ _LEAST_ROW_BYTES = 6
 
 _STEPS_BEFORE, _STEPS_A_BYTE, _STEPS_BETWEEN = 100_000_000, 40, 1_000_000
 _READABLE = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
-_FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "max", "length", "substr", "typeof"})
+_FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "length", "max", "min", "substr", "typeof"})
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_CELL_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1 << 20,
@@ -55,7 +55,7 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 _COMMA, _MINUS, _ZERO, _NINE = b",-09"
-_MOST_DIGITS = 19
+_PLAIN = b"0123456789,"
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
 _ROW_NUMBERS = ("_rowid_", "rowid", "oid")
 
@@ -112,12 +112,10 @@ class Database:
         known = [column for column in columns if column in own or (column == ROW and own)]
         parts: dict[str, list[Ints]] = {column: [] for column in known}
         rows = wrong = 0
-        for chunk, count in self._chunks(table, known, where) if known else ():
-            rows += count
-            for column, cells in zip(known, chunk, strict=True):
-                values, odd = _parsed(cells, count)
+        for chunk, count, odd in self._chunks(table, known, where) if known else ():
+            rows, wrong = rows + count, wrong + odd
+            for column, values in zip(known, chunk, strict=True):
                 parts[column].append(values)
-                wrong += odd
         if wrong:
             self.notes.append(f"{wrong:,} cells of {table} hold no integer where there should be one: not used")
         none = np.zeros(0, np.int64)
@@ -146,20 +144,19 @@ class Database:
             yield from found
             count += len(found)
 
-    def numbered(self, table: str, expression: str, where: str) -> Iterator[tuple[int, str]]:
+    def numbered(self, table: str, expression: str, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield SQLite's number of each row that meets a condition of ours, and a text of it (an expression of
-        ours)."""
+        ours) as UTF-8."""
         number = self._row_number(table)
-        query = f"SELECT {number}, {expression} FROM {_quoted(table)} NOT INDEXED WHERE {where} ORDER BY {number}"
+        query = f"SELECT {number}, {expression} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
         with self._errors():
-            cursor = self._connection.execute(query)
-            cursor.arraysize = 10_000
-        while True:
-            with self._errors():
-                found = cursor.fetchmany()
-            if not found:
-                return
-            yield from ((row, str(text)) for row, text in found)
+            self._connection.text_factory = bytes  # texts repeat: decoding each would take most of the time
+            try:
+                cursor = self._connection.execute(query)
+                while rows := cursor.fetchmany(10_000):
+                    yield from ((row, text) for row, text in rows if isinstance(text, bytes))
+            finally:
+                self._connection.text_factory = _text
 
     def texts(self, table: str, key: str, value: str, wanted: Flags | frozenset[int], most: int) -> dict[int, str]:
         """Return the first ``most`` characters of a text column by an integer column, for the wanted integers."""
@@ -192,33 +189,41 @@ class Database:
             self.notes.append(f"{len(unreal)} views or virtual tables are not read, such as {unreal[0][:60]}")
         return frozenset(real)
 
-    def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[tuple[bytes, ...], int]]:
-        """Yield the columns of parts of a table, as numbers that are separated by commas, and their number."""
+    def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[list[Ints], int, int]]:
+        """Yield the columns of parts of a table, the number of rows, and how many cells hold something else.
+
+        Rows are taken by their numbers. Where these are far apart, as no export has them, they are counted instead.
+        """
         number = self._row_number(table)
-        # An alias for each column, because a name in double quotes that is no column would be a text.
-        inner = ", ".join(
-            f"{number if column == ROW else _quoted(column)} AS c{index}" for index, column in enumerate(columns)
-        )
-        outer = ", ".join(f"group_concat(ifnull(c{index}, ''))" for index in range(len(columns)))
-        condition = f" AND ({where})" if where else ""
-        query = (
-            f"SELECT count(*), max(r), {outer} FROM (SELECT {number} AS r, {inner} FROM {_quoted(table)} NOT INDEXED "
-            f"WHERE {number} > ?{condition} ORDER BY {number} LIMIT {CHUNK_ROWS})"
-        )
-        last, total = int(ABSENT), 0
-        most = self._size_bytes // _LEAST_ROW_BYTES + 1
-        while True:
+        low, high = (self._one(f"SELECT {end}({number}) FROM {_quoted(table)} NOT INDEXED") for end in ("min", "max"))
+        if low is None or high is None:
+            return
+        is_dense = high - low < self._size_bytes
+        named = (f"{number if column == ROW else _quoted(column)} AS c{place}" for place, column in enumerate(columns))
+        inner = f"SELECT {number} AS r, {', '.join(named)} FROM {_quoted(table)} NOT INDEXED WHERE {number} > ?"
+        inner += f" AND {number} <= ?{f' AND ({where})' if where else ''}"
+        inner += "" if is_dense else f" ORDER BY {number} LIMIT {CHUNK_ROWS}"  # which is slower
+        cells = ", ".join(f"group_concat(ifnull(c{place}, ''))" for place in range(len(columns)))
+        query = f"SELECT count(*), max(r), {cells} FROM ({inner})"
+        last, total = low - 1, 0
+        while last < high:
+            until = last + CHUNK_ROWS if is_dense else high
             with self._errors():
-                count, reached, *cells = self._connection.execute(query, (last,)).fetchone()
-            if not count:
-                return
+                count, reached, *texts = self._connection.execute(query, (last, until)).fetchone()
             total += count
-            if total > most or not isinstance(reached, int) or reached <= last:
+            if count > CHUNK_ROWS or total > self._size_bytes // _LEAST_ROW_BYTES or (count and reached <= last):
                 raise InputError(f"{self.name}: table {table} is damaged: it has more rows than the file can hold")
-            yield tuple(cell.encode("utf-8", "replace") if isinstance(cell, str) else b"" for cell in cells), count
-            if count < CHUNK_ROWS:
+            if count:
+                parsed = [_parsed(text.encode("utf-8", "replace"), count) for text in texts]
+                yield [values for values, _ in parsed], count, sum(wrong for _, wrong in parsed)
+            if not is_dense and count < CHUNK_ROWS:
                 return
-            last = reached
+            last = until if is_dense else reached
+
+    def _one(self, query: str) -> int | None:
+        with self._errors():
+            (value,) = self._connection.execute(query).fetchone()
+        return value if isinstance(value, int) else None
 
     def _row_number(self, table: str) -> str:
         """Return SQLite's name for the numbers of a table's rows, which is no column of it."""
@@ -338,23 +343,23 @@ def _parsed(cells: bytes, count: int) -> tuple[Ints, int]:
 
     Numbers are parsed together where each cell has one or is empty (NULL). An empty cell becomes ``ABSENT``.
     """
-    data = np.frombuffer(cells, np.uint8)
-    is_comma = data == _COMMA
-    commas = int(is_comma.sum())
+    commas = cells.count(b",")
     if commas != count - 1:  # a text with a comma, of a hostile file
         return np.full(count, ABSENT), count
-    if commas == len(data):
+    if commas == len(cells):
         return np.full(count, ABSENT), 0
-    is_digit = (data >= _ZERO) & (data <= _NINE)
-    if int(is_digit.sum()) + commas < len(data) and not _are_signs(data, ~(is_digit | is_comma)):
-        return _parsed_singly(cells, count)
-    sizes = np.diff(np.flatnonzero(is_comma), prepend=-1, append=len(data)) - 1
-    if int(sizes.max()) > _MOST_DIGITS:
-        return _parsed_singly(cells, count)
-    if sizes.all():
+    if cells.translate(None, _PLAIN):
+        data = np.frombuffer(cells, np.uint8)
+        if not _are_signs(data, ((data < _ZERO) | (data > _NINE)) & (data != _COMMA)):
+            return _parsed_singly(cells, count)
+    if b",," not in cells and cells[0] != _COMMA != cells[-1]:
         return np.fromstring(cells, np.int64, sep=","), 0
+    data = np.frombuffer(cells, np.uint8)
+    is_comma = data == _COMMA
+    empty = np.diff(np.flatnonzero(is_comma), prepend=-1, append=len(data)) == 1
+    is_comma[1:] &= is_comma[:-1]  # a comma behind one, or at the begin, ends an empty cell
     values = np.full(count, ABSENT)
-    values[sizes > 0] = np.fromstring(b",".join(filter(None, cells.split(b","))), np.int64, sep=",")
+    values[~empty] = np.fromstring(data[~is_comma].tobytes().rstrip(b","), np.int64, sep=",")
     return values, 0
 
 

@@ -78,12 +78,12 @@ class _Parts:
 def _space(database: Database) -> XSpace:
     rows, calls = read_rows(database), read_calls(database)
     xla = xla_ranges(database)
-    parts = _Parts(rows, calls, join_rows(database, rows, calls, xla), len(xla.ranges) > 0)
+    parts = _Parts(rows, calls, join_rows(database, rows, calls, xla), len(xla) > 0)
     host, capture = read_host(database), settings(database, _SETTINGS)
     clock = clock_of((rows.start, calls.start))
     used = np.zeros(len(calls), np.bool_)
     used[parts.joined.call[parts.joined.call >= 0]] = True
-    wanted = np.unique(np.concatenate((rows.detail[KERNEL]["demangledName"], calls.name[used]))).tolist()
+    wanted = np.unique(rows.detail[KERNEL]["demangledName"]).tolist()
     strings = strings_of(database, frozenset(wanted), _MAX_KERNEL_NAME)
     shared = Shared(clock, strings, Texts(_STATS))
     planes, keys = device_planes(rows, parts.joined, read_gpus(database), shared)
