@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -20,15 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.nsys.pages import ABSENT, ROW, map_pages
 from hloinspect.timeline.spans import Flags, Ints
 
 MAGIC = b"SQLite format 3\0"
-ABSENT = np.iinfo(np.int64).min
-"""What a column holds where a row has no integer."""
-
-ROW = ""
-"""Name of the column of SQLite's numbers of rows. A column of a table has no empty name here."""
-
 CHUNK_ROWS = 1 << 17
 """Rows that are read together. A column of them is a text of about 2 MB, and larger ones are no faster."""
 
@@ -62,6 +57,9 @@ _ROW_NUMBERS = ("_rowid_", "rowid", "oid")
 Cell = int | float | str | bytes | None
 
 
+__all__ = ["ABSENT", "ROW", "Cell", "Database"]
+
+
 class Database:
     """A SQLite file that is open for reading. Close it, or use it in a ``with`` statement.
 
@@ -76,8 +74,9 @@ class Database:
         with self._errors():
             self._connection = _connect(path, self._size_bytes)
         self._columns: dict[str, tuple[str, ...]] = {}
+        self._pages = map_pages(path)
         try:
-            self.tables = self._real_tables()
+            self._roots = self._real_tables()
         except BaseException:
             self.close()
             raise
@@ -112,7 +111,8 @@ class Database:
         known = [column for column in columns if column in own or (column == ROW and own)]
         parts: dict[str, list[Ints]] = {column: [] for column in known}
         rows = wrong = 0
-        for chunk, count, odd in self._chunks(table, known, where) if known else ():
+        parsed = self._from_pages(table, known) if known and not where else None
+        for chunk, count, odd in parsed or (self._chunks(table, known, where) if known else ()):
             rows, wrong = rows + count, wrong + odd
             for column, values in zip(known, chunk, strict=True):
                 parts[column].append(values)
@@ -173,8 +173,13 @@ class Database:
 
     # ---- reading
 
-    def _real_tables(self) -> frozenset[str]:
+    @property
+    def tables(self) -> Collection[str]:
         """Return the names of the tables that are in the file itself: no views, no virtual tables."""
+        return self._roots.keys()
+
+    def _real_tables(self) -> dict[str, int]:
+        """Return the first page of each table that is in the file itself, by name."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT name, type, rootpage FROM sqlite_master WHERE type = 'table' OR type = 'view'"
@@ -183,11 +188,11 @@ class Database:
             raise InputError(
                 f"{self.name}: expected an export of Nsight Systems, found more than {MAX_TABLES:,} tables"
             )
-        real = {str(name) for name, kind, root in rows if kind == "table" and isinstance(root, int) and root > 0}
+        real = {str(name): root for name, kind, root in rows if kind == "table" and isinstance(root, int) and root > 0}
         unreal = sorted(str(name) for name, *_ in rows if str(name) not in real)
         if unreal:
             self.notes.append(f"{len(unreal)} views or virtual tables are not read, such as {unreal[0][:60]}")
-        return frozenset(real)
+        return real
 
     def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[list[Ints], int, int]]:
         """Yield the columns of parts of a table, the number of rows, and how many cells hold something else.
@@ -224,6 +229,23 @@ class Database:
         with self._errors():
             (value,) = self._connection.execute(query).fetchone()
         return value if isinstance(value, int) else None
+
+    def _from_pages(self, table: str, columns: Sequence[str]) -> list[tuple[list[Ints], int, int]] | None:
+        """Return the columns as one part, read from the file's pages, or None where SQLite has to read them.
+
+        It has to where a column is the row's number by another name, or is not among the row's values.
+        """
+        if self._pages is None:
+            return None
+        with self._errors():
+            rows = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchmany(MAX_TABLES)
+        own = self.columns(table)
+        if [row[1] for row in rows] != list(own) or any(row[5] and row[1] in columns for row in rows):
+            return None
+        found = self._pages.table(
+            self._roots[table], [-1 if column == ROW else own.index(column) for column in columns]
+        )
+        return None if found is None else [(found[0], len(found[0][0]), found[1])]
 
     def _row_number(self, table: str) -> str:
         """Return SQLite's name for the numbers of a table's rows, which is no column of it."""
@@ -287,7 +309,7 @@ def _may(action: int, first: str | None, second: str | None, database: str | Non
         return sqlite3.SQLITE_DENY
     allowed = action in _READABLE
     allowed |= action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS
-    allowed |= action == sqlite3.SQLITE_PRAGMA and first == "table_info"
+    allowed |= action == sqlite3.SQLITE_PRAGMA and first in ("table_info", "table_xinfo")
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 

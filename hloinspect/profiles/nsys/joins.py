@@ -80,19 +80,16 @@ def xla_ranges(database: Database) -> XlaRanges:
     if not {"start", "end", "eventType", "globalTid"} <= set(known):
         none = nested(*(np.zeros(0, np.int64),) * 4)
         return XlaRanges(none, none, (), ())
-    where = f"eventType = {PUSH_POP}"
-    if "endGlobalTid" in known:  # of a range that ends on another thread
-        where += " AND (endGlobalTid IS NULL OR endGlobalTid = globalTid)"
-    domains = _domains(database)
     columns = database.integers(
-        NVTX, ("start", "end", "globalTid", "textId", *(("domainId",) if domains else ())), where
+        NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", ROW)
     )
     thread, start, end = columns["globalTid"], columns["start"], columns["end"]
     # One that was never closed has no end: it is around nothing, as in NVIDIA's own reports.
-    usable = (start != ABSENT) & (thread != ABSENT) & (end >= start)
-    for process, domain in domains.items():
+    usable = (columns["eventType"] == PUSH_POP) & (start != ABSENT) & (thread != ABSENT) & (end >= start)
+    usable &= (columns["endGlobalTid"] == ABSENT) | (columns["endGlobalTid"] == thread)
+    for process, domain in _domains(database, np.flatnonzero(columns["eventType"] == DOMAIN)).items():
         usable &= (thread & PROCESS_BITS != process) | (columns["domainId"] == domain)
-    kind, texts = _kinds(database, columns["textId"], where)
+    kind, texts = _kinds(database, columns["textId"], columns[ROW])
     usable &= kind >= 0
 
     def chosen(of_kind: Ints) -> Ranges:
@@ -108,7 +105,7 @@ def xla_ranges(database: Database) -> XlaRanges:
     return XlaRanges(thunks, chosen(program_of), tuple(op for op in ops if op), programs)
 
 
-def _kinds(database: Database, text_id: Ints, where: str) -> tuple[Ints, list[str]]:
+def _kinds(database: Database, text_id: Ints, row: Ints) -> tuple[Ints, list[str]]:
     """Return for each row the index of its name, -1 where it is none of XLA's, and these names."""
     texts: dict[str, int] = {}
     code, (wanted,) = distinct((text_id,))
@@ -117,30 +114,29 @@ def _kinds(database: Database, text_id: Ints, where: str) -> tuple[Ints, list[st
     number_of = [texts.setdefault(is_ours[n], len(texts)) if n in is_ours else -1 for n in wanted.tolist()]
     kind = np.array(number_of, np.int64)[code]
     if "text" in database.columns(NVTX):
-        _add_written(database, where, kind, texts)
+        _add_written(database, row, kind, texts)
     return kind, list(texts)
 
 
-def _add_written(database: Database, where: str, kind: Ints, texts: dict[str, int]) -> None:
+def _add_written(database: Database, row: Ints, kind: Ints, texts: dict[str, int]) -> None:
     """Set the kinds of the rows that have their name in them, and add these names."""
-    where_own = f"{where} AND text >= '{names.THUNK}' AND text < '{names.MODULE[:-1]}$'"
+    where = f"text >= '{names.THUNK}' AND text < '{names.MODULE[:-1]}$'"
     found: dict[bytes, list[int]] = {}
-    for row, text in database.numbered(NVTX, f"substr(text, 1, {names.MAX_NAME})", where_own):
-        found.setdefault(text, []).append(row)
-    if not found:
-        return
-    number_of_row = database.integers(NVTX, (ROW,), where)[ROW]
+    for number, text in database.numbered(NVTX, f"substr(text, 1, {names.MAX_NAME})", where):
+        found.setdefault(text, []).append(number)
     for text, rows in found.items():
         name = text.decode("utf-8", "replace")
         if name.startswith((names.THUNK, names.MODULE)):
-            kind[np.searchsorted(number_of_row, rows)] = texts.setdefault(name, len(texts))
+            kind[np.searchsorted(row, rows)] = texts.setdefault(name, len(texts))
 
 
-def _domains(database: Database) -> dict[int, int]:
+def _domains(database: Database, is_there: Ints) -> dict[int, int]:
     """Return the number of the domain TSL by process. Each numbers its domains for itself.
 
     A process whose rows of domains are cut off, or that has none, is not there: its ranges are known by their names.
     """
+    if not len(is_there):
+        return {}
     rows = database.rows(NVTX, ("domainId", "globalTid", "text", "textId"), f"eventType = {DOMAIN}", _DOMAINS)
     found = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
     registered = strings_of(database, frozenset(row[3] for row in found if isinstance(row[3], int)), 256)
