@@ -75,6 +75,7 @@ class Database:
             self._connection = _connect(path, self._size_bytes)
         self._columns: dict[str, tuple[str, ...]] = {}
         self._pages = map_pages(path)
+        self.notes += _notes_of_logs(path)
         try:
             self._roots = self._real_tables()
         except BaseException:
@@ -344,6 +345,22 @@ def _check_size(path: str | Path, name: str) -> int:
             f"{name}: an SQLite file that is cut off: {size:,} of {pages * page:,} bytes (an incomplete download?)"
         )
     return size
+
+
+def _notes_of_logs(path: str | Path) -> list[str]:
+    """Return what to say of logs beside a file, which hold changes that are not in it yet. They are not read."""
+    found = []
+    for end, what in (("-wal", "a write-ahead log"), ("-journal", "a rollback journal")):
+        try:
+            size = os.path.getsize(f"{os.fspath(path)}{end}")
+        except (OSError, ValueError):
+            continue
+        if size:
+            found.append(
+                f"{Path(path).name}{end} is {what} beside the profile, and is not read: the file may be half written or "
+                "lack rows (open it once with sqlite3, or export it again)"
+            )
+    return found
 
 
 def _explained(error: sqlite3.Error) -> str:

@@ -127,7 +127,8 @@ def _add_written(database: Database, row: Ints, kind: Ints, texts: dict[str, int
     for text, rows in found.items():
         name = text.decode("utf-8", "replace")
         if name.startswith((names.THUNK, names.MODULE)):
-            kind[np.searchsorted(row, rows)] = texts.setdefault(name, len(texts))
+            place = np.searchsorted(row, rows)
+            kind[place[place < len(row)]] = texts.setdefault(name, len(texts))
 
 
 def _domains(database: Database, is_there: Ints) -> dict[int, int]:
