@@ -357,8 +357,8 @@ def _notes_of_logs(path: str | Path) -> list[str]:
             continue
         if size:
             found.append(
-                f"{Path(path).name}{end} is {what} beside the profile, and is not read: the file may be half written or "
-                "lack rows (open it once with sqlite3, or export it again)"
+                f"{Path(path).name}{end} is {what} beside the profile, and is not read: the file may be half written "
+                "or lack rows (open it once with sqlite3, or export it again)"
             )
     return found
 

@@ -37,6 +37,9 @@ RECORD = "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node CMD"
 EXPORT = "nsys export --type sqlite REPORT.nsys-rep"
 _MAX_KERNEL_NAME = 4096
 _STATS = ("hlo_op", "program_id", "hlo_module", "memcpy_details", "correlation_id", "step_num")
+_MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+"""The end of a setting's name: in 2024 it begins with a process."""
+
 _SETTINGS = ("META_DATA_CAPTURE", *META)
 
 
@@ -96,6 +99,11 @@ def _space(database: Database) -> XSpace:
     )
     lost, said = read_messages(database)
     notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said)]
+    if len(rows.start[rows.of(GRAPH)]):
+        mode = " or ".join(sorted({mode for key, own in capture.items() if key.endswith(_MODE) for mode in own}))
+        notes.append(
+            f"CUDA graphs were traced as a whole (CUDA_GRAPH_TRACE_OPTIONS:MODE = {mode or 'not in the file'})"
+        )
     if parts.joined.unlaunched:
         notes.append(
             f"{parts.joined.unlaunched:,} of {len(rows):,} operations have no launching call in the file (it was made "
