@@ -58,7 +58,7 @@ class World:
             kind = self.rng.random()
             if kind < 0.35 and depth < 7:
                 self._range(thread, now, until, depth)
-                self.fill(thread, now, until, depth + 1)
+                self.fill(thread, now, until - 1, depth + 1)  # no two ranges are one interval
             elif kind < 0.75 and until > now:
                 self.calls.append(Call(thread, now, until, self.rng.randrange(1, 60)))
             now = until + self.rng.randrange(0, 3)
