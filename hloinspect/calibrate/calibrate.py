@@ -16,8 +16,9 @@ from hloinspect.hardware import Target, load_target, target_of_device
 from hloinspect.measure.figures import KEYS, LeftOut, MeasuredFigure, Measurement
 from hloinspect.measure.memcpy import ROCM, Copies, host_copies, is_rocm, measure_copies
 from hloinspect.measure.queue import Steps, measure_waits, offloads_of, steps_of
+from hloinspect.profiles.find import find_profiles
 from hloinspect.profiles.open import open_trace
-from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, find_xplanes
+from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
 _TPU_NAMES = {"TPU v6 Lite": "v6e"}
@@ -50,7 +51,7 @@ def calibrate(path: str, base: str | None = None) -> Calibration:
     the trace has. Raises InputError for a file that is no trace, UsageError where the base is missing or of another
     platform, and TargetError where it is unknown.
     """
-    files = [str(file) for file in find_xplanes(path)]
+    files = [str(file) for file in find_profiles(path)]
     gathered = _Gathered()
     for file in files:
         gathered.add(open_trace(file))

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
+from hloinspect.inputs.modules import given_modules, with_given_modules
 from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
 from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, gpu_events
@@ -49,12 +50,18 @@ Otherwise it returns all memory to the system after each plane, and takes page a
 M_MMAP_THRESHOLD: at most 32 MiB)."""
 
 
+OTHER_MODULE = 0.5
+"""The share of instructions that events name, and a module given with --hlo lacks, from which on it is another module.
+Some are never in it: a profile also names the bodies of loops, and command buffers."""
+
+
 class Joins:
     """The modules of a trace. Each is read, and searched for transfers, when it is first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._path = space.path
-        self.protos = embedded_modules(space)
+        self.protos = dict(embedded_modules(space))
+        self._given = given_modules(space)
         self._known: dict[int, ProgramJoin | None] = {}
         self.failed: list[str] = []
 
@@ -64,16 +71,36 @@ class Joins:
             proto = self.protos.get(program)
             if proto is not None:
                 try:
-                    self._known[program] = join_of(proto, module_name(self._path, program))
+                    self._known[program] = self._checked(join_of(proto, module_name(self._path, program)), program)
                 except InputError as error:
                     self.failed.append(str(error))
         return self._known[program]
 
+    def _checked(self, joined: ProgramJoin, program: int) -> ProgramJoin | None:
+        """Return the join, or None where its module came from elsewhere and is not the one that ran."""
+        given = self._given.get(program)
+        if given is None:
+            return joined
+        missing = [op for op in given.ops if joined.find(op) is None]
+        if len(missing) <= OTHER_MODULE * len(given.ops):
+            return joined
+        del self.protos[program]
+        self.failed.append(
+            f"{given.source} is not the module that ran as program {program}, and is not used: "
+            f"{len(missing):,} of {len(given.ops):,} instructions that ran are not in it, such as {missing[0]}"
+        )
+        return None
 
-def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one."""
-    space = open_trace(path)
-    return measure_space(space, on_progress)
+
+def measure_file(
+    path: str | Path, *, hlo: Sequence[str] = (), on_progress: Callable[[str], None] | None = None
+) -> MeasuredFile:
+    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one.
+
+    ``hlo`` are files or dumps with the modules that the trace does not carry (inputs/modules.py).
+    """
+    space = open_trace(path, on_progress)
+    return measure_space(with_given_modules(space, hlo), on_progress)
 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
