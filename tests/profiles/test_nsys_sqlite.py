@@ -20,7 +20,7 @@ from hloinspect.errors import InputError
 from tests.measure.test_oracle import disturbed, random_run, some_module
 from tests.support.cuda_checks import assert_is_as_played, one, play, trace_of
 from tests.support.cuda_runtime import PROGRAM, Form, Speeds, compiled
-from tests.support.cuda_traces import MAIN, US, Device, Event, Program, memcpy_details
+from tests.support.cuda_traces import MAIN, US, Device, Event, Program, kernel_name, memcpy_details
 from tests.support.nsys_builder import FORMS, global_id
 from tests.support.nsys_builder import Form as Version
 from tests.support.nsys_checks import answers, assert_same_answer, of_export
@@ -129,15 +129,17 @@ def test_each_device_is_measured(tmp_path: Path, version: Version, processes: bo
 def test_several_programs_are_separated(tmp_path: Path) -> None:
     run = play("optimizer", speeds=Speeds(between_steps=300 * US))
     module = compiled("jax0.12.0.1/gb200_save")
+    ops = [instruction.name for instruction in module.module.entry if instruction.opcode == "fusion"][:3]
     other = [
         Event(
-            *(MAIN, end + (50 + 10 * n) * US, end + (57 + 10 * n) * US, f"fusion_{n}", f"fusion.{n}", 8),
+            *(MAIN, end + (50 + 10 * n) * US, end + (57 + 10 * n) * US, kernel_name(op), op, 8),
             launched_ps=end + (40 + 5 * n) * US,
             run=-1 - number,
         )
         for number, end in enumerate(max(run.truth[place].end_ps, run.annotations[place].end_ps) for place in (0, 2))
-        for n in range(3)
+        for n, op in enumerate(ops)
     ]
+    assert ops
     trace = trace_of(run, "optimizer")
     programs = (*trace.modules, Program(module.module.name, 8, module.proto))
     found = answers(replace(trace, devices=(Device(0, (*run.events, *other)),), modules=programs), tmp_path, Writing())

@@ -10,7 +10,7 @@ from hloinspect.analyze.trace import TraceInspection
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from tests.support.cuda_traces import Trace, write_trace
-from tests.support.nsys_traces import Writing, write_dump, write_nsys
+from tests.support.nsys_traces import Writing, with_memsets_named, write_dump, write_nsys
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ class Answers:
 def answers(trace: Trace, folder: Path, writing: Writing, *, without: tuple[str, ...] = ()) -> Answers:
     """Write one run in both formats and return what ``hloinspect trace`` says of each.
 
-    An export has no step annotations, so neither has the XSpace here. Its modules are in a dump.
+    An export has no step annotations, so neither has the XSpace here, and it shows the instructions of memsets, so this
+    one does too. Its modules are in a dump.
     """
-    xplane = write_trace(replace(trace, annotations=()), folder / "xplane" / "host.xplane.pb")
+    xplane = write_trace(replace(with_memsets_named(trace), annotations=()), folder / "xplane" / "host.xplane.pb")
     nsys = write_nsys(trace, folder / "nsys" / "synthetic.sqlite", writing, without=without)
     return Answers(trace_file(str(xplane)), of_export(nsys, trace))
 

@@ -63,6 +63,26 @@ def write_dump(trace: Trace, folder: Path) -> Path:
     return folder
 
 
+def with_memsets_named(trace: Trace) -> Trace:
+    """Return the trace with the instruction and program of each memset: a range shows them, an XSpace leaves them out.
+
+    Only ``partition-id`` runs as one here.
+    """
+    names = {program.id: _names_of(program.module_proto).memset for program in trace.modules}
+
+    def named(device: Device) -> Device:
+        programs = {event.run: event.program for event in device.events if event.program}
+        events = (
+            replace(e, op=names.get(programs[e.run], ""), program=programs[e.run])
+            if e.memset and e.run in programs
+            else e
+            for e in device.events
+        )
+        return replace(device, events=tuple(events))
+
+    return replace(trace, devices=tuple(map(named, trace.devices)))
+
+
 def export_of(trace: Trace, writing: Writing) -> Export:
     """Return the trace as rows, for tests that change some of them."""
     export = Export(writing.form)
@@ -470,12 +490,14 @@ def in_one_launch(events: Sequence[Event], chosen: Iterable[int], *, hidden: boo
             number += 1
         launch[number].append(place)
         before = place
+    of_run: dict[int, int] = defaultdict(int)
     for number, places in launch.items():
         first = found[places[0]]
+        of_run[first.run] += 1  # the same graph in each run
         for node, place in enumerate(places):
             op = COMMAND_BUFFER if hidden else found[place].op
             found[place] = replace(
-                found[place], op=op, graph=(3, (number << 12) + node), correlation=number,
+                found[place], op=op, graph=(3, (of_run[first.run] << 12) + node), correlation=number,
                 launched_ps=first.launched_ps, launch="cuGraphLaunch",
             )  # fmt: skip
     return found
