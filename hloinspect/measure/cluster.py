@@ -36,9 +36,9 @@ def measure_on_cluster(
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield the number and outcome of each file, in the order in which they are ready.
 
-    Workers open the paths as they are (made absolute), those of ``hlo`` too, so a file must have the same name for all of them. Raises
-    HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no workers
-    for a minute.
+    Workers open the paths as they are (made absolute), so a file, also one of ``hlo``, must have the same name for all
+    of them. Raises HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or
+    it has no workers for a minute.
     """
     with client_of(scheduler) as client:
         modules = tuple(_absolute(path) for path in hlo)

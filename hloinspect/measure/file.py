@@ -26,6 +26,7 @@ from hloinspect.profiles.xplane.embedded import program_id_of
 from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
+_OR_WHOLE = ", and so does a capture by nsys that begins before the graphs are made"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 _NO_DEVICE = Unknown(
     f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
@@ -39,7 +40,14 @@ _NO_PROGRAM = Unknown(
 )
 _NO_MODULE = Unknown(
     "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
-    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
+    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
+    "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
+    "transfers",
+)
+_NO_MODULE_NSYS = Unknown(
+    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
+    "other work",
+    "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )
 
@@ -295,7 +303,7 @@ class _Gathered:
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
         if joined is None and (platform == "gpu" or self._unattributed):
-            self.unknown.append(_NO_MODULE)
+            self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
@@ -312,7 +320,9 @@ class _Gathered:
             self.unknown.append(
                 Unknown(
                     f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
-                    GRAPHS_OFF,
+                    f"nsys profile --cuda-graph-trace=node, or {GRAPHS_OFF}"
+                    if self.space.kind == "nsys"
+                    else GRAPHS_OFF,
                     "time",
                 )
             )
@@ -320,7 +330,7 @@ class _Gathered:
             self.limits.append(
                 f"{sum(self._hidden.values()):,} events are in command buffers ({listed(sorted(self._hidden), 2)}) "
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
-                f"{GRAPHS_OFF} shows them"
+                f"{GRAPHS_OFF} shows them{_OR_WHOLE if self.space.kind == 'nsys' else ''}"
             )
 
 

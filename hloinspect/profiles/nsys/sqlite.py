@@ -15,7 +15,7 @@ import numpy as np
 from hloinspect.errors import InputError
 from hloinspect.profiles.nsys import names
 from hloinspect.profiles.nsys.database import Database
-from hloinspect.profiles.nsys.devices import META, PRODUCT, read_gpus, read_host, read_messages, settings
+from hloinspect.profiles.nsys.devices import META, PRODUCT, Host, read_gpus, read_host, read_messages, settings
 from hloinspect.profiles.nsys.joins import PUSH_POP, START_END, Joined, Program, join_rows, xla_ranges
 from hloinspect.profiles.nsys.planes import DeviceKey, Marks, Shared, Texts, device_planes, host_plane
 from hloinspect.profiles.nsys.tables import (
@@ -80,7 +80,7 @@ def _space(database: Database) -> XSpace:
     xla = xla_ranges(database)
     parts = _Parts(rows, calls, join_rows(database, rows, calls, xla), len(xla.ranges) > 0)
     host, capture = read_host(database), settings(database, _SETTINGS)
-    clock = clock_of((rows.start, calls.start), host.session_utc_ns)
+    clock = clock_of((rows.start, calls.start))
     used = np.zeros(len(calls), np.bool_)
     used[parts.joined.call[parts.joined.call >= 0]] = True
     wanted = np.unique(np.concatenate((rows.detail[KERNEL]["demangledName"], calls.name[used]))).tolist()
@@ -92,7 +92,7 @@ def _space(database: Database) -> XSpace:
     every = (
         *planes,
         host_plane(host_number, calls, used, marks, shared),
-        _metadata_plane(host_number + 1, parts.joined.programs, host.xla_flags, capture),
+        _metadata_plane(host_number + 1, parts.joined.programs, host, capture),
     )
     lost, said = read_messages(database)
     notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said)]
@@ -107,20 +107,22 @@ def _space(database: Database) -> XSpace:
         errors=(),
         warnings=lost,
         hostnames=(host.name,) if host.name else (),
-        base_ns=clock.base_ns,
+        base_ns=clock.origin_ns,
         kind="nsys",
         gaps=tuple(_gaps(database, parts, capture)),
         notes=tuple(notes),
     )
 
 
-def _metadata_plane(number: int, programs: Sequence[Program], xla_flags: str, capture: dict[str, list[str]]) -> Plane:
+def _metadata_plane(number: int, programs: Sequence[Program], host: Host, capture: dict[str, list[str]]) -> Plane:
     """Return the plane that names the programs. It has no modules: an export holds none."""
     kinds = {
         place: EventMetadata(place, f"{program.name}({program.number})", program.name, {"program_id": program.number})
         for place, program in enumerate(programs, 1)
     }
-    stats: dict[str, StatValue] = {"xla_flags": xla_flags} if xla_flags else {}
+    stats: dict[str, StatValue] = {"xla_flags": host.xla_flags} if host.xla_flags else {}
+    if host.session_utc_ns:
+        stats["session_utc_ns"] = host.session_utc_ns
     version = capture.get("EXPORT_PRODUCT_VERSION", [])
     if version:
         stats["nsys_version"] = version[0][:40]

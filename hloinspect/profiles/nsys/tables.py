@@ -136,10 +136,9 @@ def strings_of(database: Database, wanted: frozenset[int], most: int) -> dict[in
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Where times begin: ``origin_ns`` of the file is 0 here, which is ``base_ns`` of UNIX time, 0 where unknown."""
+    """Where times begin: ``origin_ns`` of the file is 0 here."""
 
     origin_ns: int
-    base_ns: int
 
     def to_ps(self, times_ns: Ints) -> tuple[Ints, Flags]:
         """Return times in ps, and which are times at all. Others become 0."""
@@ -148,18 +147,15 @@ class Clock:
         return np.where(possible, since, 0) * 1000, possible
 
 
-def clock_of(starts: Sequence[Ints], session_utc_ns: int) -> Clock:
+def clock_of(starts: Sequence[Ints]) -> Clock:
     """Return where times begin: at 0 of the session, or earlier where events are from before the capture.
 
     Times of ``--ts-normalize`` are UNIX times. Then the first one is the begin.
     """
     every = np.concatenate([np.zeros(0, np.int64), *starts])
     if not len(every):
-        return Clock(0, session_utc_ns)
+        return Clock(0)
     middle = int(np.partition(every, len(every) // 2)[len(every) // 2])
     near = every[(every > max(middle - _FAR_NS, ABSENT + 1)) & (every < middle + _FAR_NS)]
     first = int(near.min())
-    if first > _LONG_NS:
-        return Clock(first, first)
-    origin = min(first, 0)
-    return Clock(origin, session_utc_ns + origin if session_utc_ns else 0)
+    return Clock(first if first > _LONG_NS else min(first, 0))
