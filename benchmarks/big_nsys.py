@@ -41,7 +41,7 @@ def write_big_export(path: Path, dump: Path, rows: int) -> int:
         (Program("jit_train_step", PROGRAM_ID, module),),
     )
     write_dump(trace, dump)
-    export = export_of(trace, Writing(FORM, noise=False))
+    export = export_of(trace, Writing(FORM, mixed=False, noise=False))
     export.write(path)
     correlations = [int(row["correlationId"] or 0) for row in export.rows[COUNTED[2]]]
     ids_a_step = 4 * len(step)

@@ -36,6 +36,7 @@ class Writing:
     ``processes``: each device has a process of its own, in which it is device 0; else one process drives all.
     ``named``: threads and devices have names (the TFRT client gives none). ``shift_ns`` is added to every time.
     ``nodes_made``: the profile has seen how the CUDA graphs were made. ``domains``: it has the rows that name domains.
+    ``mixed``: some titles of thunks are written into their rows, as early XLA did, not all registered as strings.
     ``noise``: rows that belong to no step of the program, and defects that real exports have.
     """
 
@@ -45,6 +46,7 @@ class Writing:
     shift_ns: int = 0
     nodes_made: bool = False
     domains: bool = True
+    mixed: bool = True
     noise: bool = True
 
 
@@ -293,6 +295,7 @@ class _Writer:
 
     def _thunk(self, start: int, end: int, op: str) -> None:
         title, registered = _thunk_title(self.form, op)
+        registered |= not self.writing.mixed
         self.export.push_pop(self.thread, start, end, title, domain=self.domain, registered=registered)
 
     # ---- names
