@@ -108,6 +108,19 @@ SetAsideReason = Literal[
 ]
 """Why a step of a trace does not count."""
 
+InstructionClass = Literal[
+    "matmul", "attention", "convolution", "custom call", "scatter", "gather", "sort", "reduce", "transpose",
+    "dynamic-update-slice", "concatenate", "copy", "loop", "all-gather", "all-reduce", "reduce-scatter", "all-to-all",
+    "collective-permute", "other collective", "d2h", "h2d", "host copy", "callback", "control flow", "other",
+    "unknown",
+]  # fmt: skip
+"""What an instruction does, by its opcode, the call that it makes, or the hero of its fusion (docs/trace.md).
+``loop`` is elementwise work, ``copy`` is within device memory, ``d2h`` and ``h2d`` are host transfers."""
+
+COLLECTIVE_CLASSES: frozenset[InstructionClass] = frozenset(
+    {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "other collective"}
+)
+
 # ---- findings
 
 Severity = Literal["error", "warning", "info"]

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.analyze.inspect import obstacle_to, prediction_limits
+from hloinspect.analyze.instructions import with_instructions
 from hloinspect.analyze.load import digest_of
 from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
 from hloinspect.analyze.target import given_target, target_of_profile
 from hloinspect.errors import HloInspectError, InputError
 from hloinspect.hardware import Target, domain_of, target_limits
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
-from hloinspect.measure.join import join_of, module_name
+from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredFile
 from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions
@@ -200,7 +201,8 @@ def _judge(
     if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
         unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
-    offload = _offload(own)
+    joined = _joined(own)
+    offload = joined.offload if joined is not None else None
     seen = trace_info(files, own, unread, program)
     versions = next((file.versions for file in files if file.versions), {})
     made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=machine.topology)
@@ -215,7 +217,7 @@ def _judge(
             report = replace(report, target=target_info(machine.target, count, machine.source))
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
         report = replace(report, judged=NOTHING_JUDGED)
-        return TraceInspection(report, files, None, None)
+        return TraceInspection(with_instructions(report, own, None, machine), files, None, None)
     target, module = machine.target, offload.program.module
     prediction, about_prediction = _predicted(offload, machine)
     limits += about_prediction
@@ -224,6 +226,7 @@ def _judge(
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None, machine.source)
     report = _measured(report, own, seen, files)
     report = replace(report, judged=_judged(report, offload, own))
+    report = with_instructions(report, own, joined, machine)
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
     return TraceInspection(report, files, offload, prediction)
@@ -256,12 +259,12 @@ def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, l
     return prediction, [*target_limits(target), *prediction_limits(module, prediction)]
 
 
-def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
+def _joined(files: Sequence[MeasuredFile]) -> ProgramJoin | None:
     """Return the step's module, which measuring has read already."""
     for file in files:
         if file.module is not None and file.program is not None:
             try:
-                return join_of(file.module, module_name(file.path, file.program)).offload
+                return join_of(file.module, module_name(file.path, file.program))
             except InputError:  # the file's own limits say what is wrong with it
                 continue
     return None

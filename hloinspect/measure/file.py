@@ -11,7 +11,7 @@ import numpy as np
 
 from hloinspect.errors import InputError
 from hloinspect.inputs.modules import given_modules, with_given_modules
-from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
+from hloinspect.kinds import D2H, H2D, ClassifiedBy, InstructionClass, Platform
 from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
 from hloinspect.measure.explained import Explained, explained
@@ -20,6 +20,7 @@ from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
+from hloinspect.predict.classes import class_by_name
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
@@ -124,10 +125,9 @@ def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = Non
     tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
     gathered = _Gathered(space, on_progress or (lambda message: None))
     if any(is_rocm(plane) for plane in gpus):
-        gathered.unknown.append(
-            Unknown(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`", "time")
-        )
-    elif gpus:
+        remedy = "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`"
+        gathered.unknown.append(Unknown(ROCM, remedy, "transfers"))
+    if gpus:
         gathered.add_gpus(gpus)
     elif tpus:
         gathered.add_tpus(tpus)
@@ -150,6 +150,7 @@ class _Gathered:
         self._runs: Counter[int] = Counter()
         self._other_copies: Counter[tuple[str, str]] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
+        self._classes: Counter[InstructionClass] = Counter()
         self._hidden: Counter[str] = Counter()
         self._named: dict[int, Counter[str]] = {}
         self._graphs = 0
@@ -172,6 +173,7 @@ class _Gathered:
             if not len(found.start_ps):
                 continue
             self._count(found)
+            self._count_classes(found.ops, found.spent[0].tolist())
             program = gpu.main_gpu_program(found, self.joins)
             if program is None:
                 continue
@@ -179,6 +181,7 @@ class _Gathered:
             device = gpu.measure_gpu(
                 *(plane.name, found, program, self.joins(program), marks, launches),
                 float(most) if isinstance(most, (int, float)) else 0.0,
+                self.joins,
             )
             if device is not None:
                 self._devices.append(device)
@@ -207,6 +210,13 @@ class _Gathered:
         for program, count in rarest.items():
             self._runs[program] = max(self._runs[program], count)
 
+    def _count_classes(self, ops: Sequence[Op], spent_ps: Sequence[int]) -> None:
+        """Add up the device's time by class of instruction, over all programs; events that name none are left out."""
+        for op, time in zip(ops, spent_ps, strict=True):
+            if op.kind != events.IGNORED and not op.is_hidden and (op.program or op.rank >= 0):
+                joined = self.joins(op.program)
+                self._classes[joined.class_of(op.name) if joined else class_by_name(op.name)] += time
+
     def add_tpus(self, planes: Sequence[Plane]) -> None:
         for plane in planes:
             self._progress(f"measuring {plane.name}")
@@ -226,6 +236,7 @@ class _Gathered:
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
             for op, count in zip(trace.ops, np.bincount(trace.op, minlength=len(trace.ops)).tolist(), strict=True):
                 self._count_name(op, count)
+            self._count_classes(trace.ops, by_op.tolist())
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
                 self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
                 if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
@@ -276,6 +287,7 @@ class _Gathered:
             hidden_ops=tuple(sorted(self._hidden)),
             graph_blocks=self._graphs,
             unattributed_ps=self._unattributed,
+            class_ps=dict(self._classes),
             versions=_versions(self.space),
             events=self._events,
             explained=self._explained(program),
@@ -319,8 +331,6 @@ class _Gathered:
         if said:
             reason = f"the profiler says: {said[0]}" + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")
             self.unknown.append(Unknown(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
-        if any(gap.reason == ROCM for gap in self.unknown):
-            return
         if not self._events:
             self.unknown.append(_NO_DEVICE)
         elif program is None or not devices:
@@ -330,14 +340,19 @@ class _Gathered:
 
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
+        seen_copies = not any(gap.reason == ROCM for gap in self.unknown)
         is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
-        if joined is None and (platform == "gpu" or self._unattributed) and not is_said:
+        if joined is None and (platform == "gpu" or self._unattributed) and seen_copies and not is_said:
             self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
         found = self._explained(program)
         if found is not None and not found.is_trusted:
             reason = f"the module is not the one that ran: {found.text}"
             self.unknown.append(
                 Unknown(reason, "give the module of this run (its --xla_dump_to directory)", "transfers")
+            )
+        if not seen_copies:
+            self.limits.append(
+                "time in which only copies between device and host run counts as idle: they are not seen"
             )
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
@@ -346,7 +361,7 @@ class _Gathered:
             self.unknown.append(
                 Unknown(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good", "time")
             )
-        if not all(device.launches_known for device in devices):
+        if not all(device.launches_known for device in devices) and seen_copies:
             self.limits.append(
                 "the trace does not say when operations were launched (no host plane, or dropped events): what "
                 "the host was late for counts as waiting for a transfer"

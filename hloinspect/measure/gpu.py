@@ -11,6 +11,7 @@ import numpy as np
 from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
+from hloinspect.measure.instructions import StepEvents, instruction_times
 from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, figures, transfer_figures
@@ -50,8 +51,12 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
     marks: StepMarks | None,
     launched: LaunchTimes,
     most_bytes_per_s: float,
+    joins: Callable[[int], ProgramJoin | None] | None = None,
 ) -> MeasuredDevice | None:
-    """Return the steps of ``program`` on one GPU, or None where none of its operations is on a stream."""
+    """Return the steps of ``program`` on one GPU, or None where none of its operations is on a stream.
+
+    ``joins`` gives the module of any program.
+    """
     own = found.flags(found.table("program") == program)
     main = _main_stream(found, program)
     if main is None:
@@ -87,6 +92,9 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
         notes=tuple(notes),
         launches_known=waits.launches_known,
         typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, main), moves),
+        instructions=instruction_times(
+            StepEvents(found.start_ps, found.end_ps, found.op, step, clean, found.ops), joins or (lambda _: joined)
+        ),
     )
 
 

@@ -32,13 +32,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
+from hloinspect.kinds import ClassifiedBy, Direction, InstructionClass, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.measure.explained import Explained
 from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
 
 if TYPE_CHECKING:
+    from hloinspect.measure.instructions import InstructionTimes
     from hloinspect.measure.typical import TypicalStep
 
 
@@ -93,7 +94,8 @@ class MeasuredDevice:
 
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
-    ``typical`` is the step that counts and is nearest the median.
+    ``typical`` is the step that counts and is nearest the median. ``instructions`` are the times of instructions in the
+    steps that count.
     """
 
     name: str
@@ -109,6 +111,7 @@ class MeasuredDevice:
     notes: tuple[str, ...] = ()
     launches_known: bool = True
     typical: TypicalStep | None = None
+    instructions: InstructionTimes | None = None
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:
@@ -166,8 +169,9 @@ class MeasuredFile:
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
     one event. ``device_type`` and ``device_bytes`` are name and memory of a device as the trace has them, "" and 0
-    where it has none. ``explained`` says how far the module has the instructions that events name, None where that is
-    not known. ``module_path`` is where the module was read, "" for the trace itself.
+    where it has none. ``class_ps`` is device time of all programs by the class of the instruction that an event names.
+    ``explained`` says how far the module has the instructions that events name, None where that is not known.
+    ``module_path`` is where the module was read, "" for the trace itself.
     """
 
     path: str
@@ -184,6 +188,7 @@ class MeasuredFile:
     graph_blocks: int = 0
     hidden_ops: tuple[str, ...] = ()
     unattributed_ps: int = 0
+    class_ps: Mapping[InstructionClass, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     events: int = 0
     limits: tuple[str, ...] = ()

@@ -48,8 +48,9 @@ PINNED: Final = "pinned"
 PAGEABLE: Final = "pageable"
 UNSTATED: Final = "unstated"
 ROCM = (
-    "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops "
-    "the device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
+    "a ROCm trace does not show copies between device and host: roctracer (JAX <= 0.7) calls every copy "
+    "CopyDeviceToDevice, JAX 0.8 to 0.10 drops the device's copy events, and later ones do not name the memory at both "
+    "ends (kind:Unknown)"
 )
 _DEVICE = frozenset({"device", "device_static"})
 _HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, verdict_of
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, InstructionClass, verdict_of
 from hloinspect.measure.figures import Floats
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
 from hloinspect.report.schema import (
@@ -228,10 +228,12 @@ def trace_info(
     """Return what was read of the traces. ``own`` are those of the step's program. What is expected of it is left
     open."""
     classified: Counter[ClassifiedBy] = Counter()
+    classes: Counter[InstructionClass] = Counter()
     programs: dict[int, TracedProgram] = {}
     other_copies: dict[Direction, OtherCopiesInfo] = {}
     for file in files:
         classified.update(dict(file.classified_ps))
+        classes.update(dict(file.class_ps))
         for seen in file.programs:
             old = programs.get(seen.program)
             programs[seen.program] = TracedProgram(
@@ -261,4 +263,5 @@ def trace_info(
         unread=tuple(unread),
         expected=None,
         per_host=host_infos(own),
+        classes_ms={kind: time / PS_PER_MS for kind, time in classes.most_common()},
     )

@@ -9,6 +9,7 @@ import click
 
 from hloinspect.errors import printable
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.render.terminal.instructions_text import instruction_lines
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
     LEFT,
@@ -23,6 +24,7 @@ from hloinspect.render.terminal.report_text import (
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
 from hloinspect.render.terminal.wrap import flow, shown_length, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
+from hloinspect.report.unexplained import unexplained_text
 from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, listed, time_text
 
@@ -34,6 +36,9 @@ _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 what the transfer takes."""
 
 _SAME = 0.005
+_MANY_OTHERS = 0.1
+"""From this share of the devices' time on, programs besides the step's are shown by class of instruction too."""
+
 _INDENT = len("predicted step ")
 
 _FEWER = (("p90", None), ("devices", None), ("steps", None))
@@ -43,11 +48,19 @@ _DEVICES = Layout((("device", 12), *_FEWER))
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
-    lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
+    lines = [
+        *_unexplained(report, width),
+        *_head(report, width),
+        "",
+        *_step(report, width),
+        *([""] if picture else []),
+        *picture,
+    ]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
     for part in (
         _reasons(report, width),
+        instruction_lines(report, width, show_all),
         _hosts(report, width, show_all),
         _devices(report, width, show_all),
         _aside(report, width, show_all),
@@ -57,6 +70,12 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
     ):
         lines += ["", *part] if part else []
     return "\n".join(lines)
+
+
+def _unexplained(report: Report, width: int) -> list[str]:
+    """Return first of all what the model does not explain."""
+    text = unexplained_text(report)
+    return [*(click.style(line, fg="red") for line in wrapped(printable(text), width, 0, 3)), ""] if text else []
 
 
 def _head(report: Report, width: int) -> list[str]:
@@ -79,6 +98,8 @@ def _step(report: Report, width: int) -> list[str]:
         return [click.style("no step was measured", fg="magenta") + ": see 'not known' below"]
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
+    if step.stall_ms <= 0 and any(unknown.affects == "transfers" for unknown in report.unknown):
+        color, stall = "magenta", "waiting for the host: not known"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
     fits = shown_length(time) + 1 + len(spread) <= width
     parts = [*([f"{time} {spread}"] if fits else [time, spread]), f"compute {time_text(step.compute_ms)}"]
@@ -316,6 +337,10 @@ def _other(report: Report, width: int) -> list[str]:
         spent = sum(program.device_ms for program in others)
         names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
+        if spent > _MANY_OTHERS * total and trace.classes_ms:
+            every = sum(trace.classes_ms.values())
+            parts = [f"{kind} {share(time, every)}" for kind, time in trace.classes_ms.items()]
+            lines.append(f"all programs by class of instruction: {listed(parts, 6)}")
     for copies in trace.other_copies:
         lines.append(
             f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
@@ -325,4 +350,5 @@ def _other(report: Report, width: int) -> list[str]:
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    return [*unknown_lines(report.unknown, width), *limit_lines(report.limits, width)]
+    limits = (limit for limit in report.limits if limit != unexplained_text(report))  # it stands above
+    return [*unknown_lines(report.unknown, width), *limit_lines(limits, width)]

@@ -10,6 +10,13 @@ from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo, Unknown
 from hloinspect.report.schema.audit import AuditEntry, AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import (
+    ClassTimes,
+    DeviceSkew,
+    InstructionsInfo,
+    InstructionTime,
+    PredictedTime,
+)
 from hloinspect.report.schema.judged import DifferenceCounts, ExpectedInfo, ExplainedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
@@ -43,7 +50,9 @@ __all__ = [
     "AuditEntry",
     "AuditInfo",
     "AutotuneInfo",
+    "ClassTimes",
     "DeviceInfo",
+    "DeviceSkew",
     "DifferenceCounts",
     "DuplexInfo",
     "ExpectedInfo",
@@ -55,6 +64,8 @@ __all__ = [
     "HostInfo",
     "HostValue",
     "InputInfo",
+    "InstructionTime",
+    "InstructionsInfo",
     "JudgedInfo",
     "LinkInfo",
     "LiveValue",
@@ -65,6 +76,7 @@ __all__ = [
     "OtherCopiesInfo",
     "Peak",
     "PredictedStep",
+    "PredictedTime",
     "PredictedTransfer",
     "ProfileInfo",
     "ProgramInfo",

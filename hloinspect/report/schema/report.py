@@ -13,6 +13,7 @@ from typing import Final, Literal
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, Unknown
 from hloinspect.report.schema.audit import AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import InstructionsInfo
 from hloinspect.report.schema.judged import ExpectedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import InputInfo, ModuleInfo, ProgramInfo, TargetInfo
@@ -108,6 +109,9 @@ class Report:
 
     against: ExpectedInfo | None = None
     """How far the module is the one that ran; null without `--against`."""
+
+    instructions: InstructionsInfo | None = None
+    """Measured time by instruction and class; null for a prediction, or where a trace names no instructions."""
 
     @property
     def first_texts(self) -> tuple[str, ...]:

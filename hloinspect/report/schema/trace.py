@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hloinspect.kinds import ClassifiedBy, Direction
+from hloinspect.kinds import ClassifiedBy, Direction, InstructionClass
 from hloinspect.report.schema.judged import ExpectedInfo
 from hloinspect.report.schema.steps import MeasuredStep
 
@@ -106,3 +106,6 @@ class TraceInfo:
 
     per_host: tuple[HostInfo, ...] = ()
     """The hosts that ran the step's program."""
+
+    classes_ms: dict[InstructionClass, float] = field(default_factory=dict)
+    """Device time of all programs and steps by class of instruction, the longest first (docs/trace.md)."""
