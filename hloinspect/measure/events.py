@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import D2H, ClassifiedBy
+from hloinspect.kinds import D2H, ClassifiedBy, HostMemory
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
-from hloinspect.measure.memcpy import CopyKind, copy_kind
+from hloinspect.measure.memcpy import PINNED, UNSTATED, CopyKind, copy_kind
 from hloinspect.profiles.xplane import Columns, Plane, StatColumn
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID
 from hloinspect.profiles.xplane.space import REF
@@ -39,7 +39,7 @@ class Op:
     """The common properties of all events of one kind.
 
     ``rank`` is the place in the program's schedule, ``pair`` the async pair (``Joined``), ``name`` the text to show.
-    ``is_graph`` marks a whole CUDA graph as one event.
+    ``is_graph`` marks a whole CUDA graph as one event. ``memory`` is the host's side of a copy.
     """
 
     kind: int
@@ -53,6 +53,7 @@ class Op:
     is_graph: bool = False
     asynchronous: bool = True
     pair: int = 0
+    memory: HostMemory = UNSTATED
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,9 @@ def _op(op: str, program: int, details: str, name: str, module: ProgramJoin | No
         return _joined_op(joined, program, copy, name)
     if copy is not None:
         to_host = copy.direction == D2H
-        ours = bool(program and op) and copy.memory != "pageable"
+        ours = bool(program and op) and copy.memory in (PINNED, UNSTATED)
         kind = (TO_HOST if to_host else FROM_HOST) if ours else (OTHER_TO_HOST if to_host else OTHER_FROM_HOST)
-        return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph)
+        return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph, memory=copy.memory)
     kind = COLLECTIVE if _name_class(name) == _NCCL else COMPUTE
     return Op(kind, BY_MEMCPY if details else BY_NAME, program, -1, 0, size, shown, hidden, is_graph)
 
@@ -248,7 +249,10 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
     elif _name_class(name) == _NCCL:
         kind, by = COLLECTIVE, BY_NAME
     return Op(
-        kind, by, program, joined.rank, transfer, size, joined.name, asynchronous=joined.asynchronous, pair=joined.pair
+        *(kind, by, program, joined.rank, transfer, size, joined.name),
+        asynchronous=joined.asynchronous,
+        pair=joined.pair,
+        memory=copy.memory if copy else UNSTATED,
     )
 
 

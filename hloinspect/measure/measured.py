@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
+from hloinspect.kinds import ClassifiedBy, CopyOrigin, Direction, HostMemory, Platform, SetAsideReason
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
@@ -148,13 +148,25 @@ class ProgramSeen:
 
 @dataclass(frozen=True, slots=True)
 class OtherCopies:
-    """Copies between host and device that are no instruction of the step: ``device_put``, callbacks, input feeds."""
+    """Copies between host and device that are no transfer of the step, of one direction, host memory and origin.
+
+    ``program`` is the name of the other program that makes them. ``shared_ps`` is the part of ``device_ps`` in which a
+    transfer of the step in the same direction ran too, ``in_steps_ps`` the part within steps (None without steps).
+    ``bytes_per_s`` is the median rate of those that had the link for themselves, weighted by their bytes, which are
+    ``alone_bytes``; None where there are none.
+    """
 
     direction: Direction
     count: int
     bytes: int
     device_ps: int
-    callbacks: int = 0
+    memory: HostMemory
+    origin: CopyOrigin
+    program: str = ""
+    shared_ps: int = 0
+    in_steps_ps: int | None = None
+    bytes_per_s: float | None = None
+    alone_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +176,8 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event.
+    one event. ``work_events`` and ``work_ps`` are all kernels, memsets and copies within a GPU's memory (None where
+    they were not counted).
     """
 
     path: str
@@ -185,3 +198,5 @@ class MeasuredFile:
     events: int = 0
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    work_events: int | None = None
+    work_ps: int | None = None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.render.page import memory, sections
+from hloinspect.render.page import copies, memory, sections
 from hloinspect.render.page.elements import element, sentence, text
 from hloinspect.render.page.island import island
 from hloinspect.render.page.sides import Side
@@ -66,6 +66,7 @@ def _body(sides: Sequence[Side], difference: Difference | None) -> str:
         memory.memory(sides),
         memory.requested(sides),
         memory.others(sides),
+        copies.copies(sides),
         sections.devices(sides),
         sections.trust(sides),
     ]

@@ -9,6 +9,7 @@ import click
 
 from hloinspect.errors import printable
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.render.terminal.copies_text import copies_text
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
     LEFT,
@@ -51,6 +52,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
         _devices(report, width, show_all),
         _aside(report, width, show_all),
         _other(report, width),
+        copies_text(report, width),
         findings_text(report, width, show_all)[1:],
         _notes(report, width),
     ):
@@ -309,7 +311,7 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
 
 
 def _other(report: Report, width: int) -> list[str]:
-    """Return programs besides the step's, and copies that are no offload."""
+    """Return programs besides the step's, and the device's own work where there is no step."""
     trace = report.trace
     if trace is None:
         return []
@@ -320,11 +322,9 @@ def _other(report: Report, width: int) -> list[str]:
         spent = sum(program.device_ms for program in others)
         names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
-    for copies in trace.other_copies:
-        lines.append(
-            f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
-            f"({time_text(copies.device_ms)}), by device_put, callbacks or input"
-        )
+    if report.step.measured is None and trace.work_events:
+        time = time_text(trace.work_ms or 0.0)
+        lines.append(f"kernels, memsets and copies within device memory: {trace.work_events:,}, {time}")
     return [cut(line, width) for line in lines]
 
 

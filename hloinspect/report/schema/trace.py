@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hloinspect.kinds import ClassifiedBy, Direction, ExpectedStatus
+from hloinspect.kinds import ClassifiedBy, CopyOrigin, Direction, ExpectedStatus, HostMemory
 from hloinspect.report.schema.steps import MeasuredStep
 
 
@@ -33,7 +33,7 @@ class TracedProgram:
 
 @dataclass(frozen=True, slots=True)
 class OtherCopiesInfo:
-    """Copies between host and device that are no transfer of the step: ``device_put``, ``np.asarray``, callbacks."""
+    """Copies between host and device that are no transfer of the step, of one direction, host memory and origin."""
 
     direction: Direction
     """To the host or from it."""
@@ -46,6 +46,29 @@ class OtherCopiesInfo:
 
     device_ms: float
     """Device time of all of them."""
+
+    memory: HostMemory = "unstated"
+    """The host's memory, by the profiler: ``pinned``, ``pageable`` (the driver copies it piece by piece through a
+    buffer of its own), ``managed``, or ``unstated``."""
+
+    origin: CopyOrigin = "eager"
+    """What makes them: ``eager`` no instruction (``device_put``, ``np.asarray``, input, checkpoints), ``callback`` an
+    instruction of the step that is no offload (callbacks, the condition of a loop), ``program`` another program."""
+
+    program: str = ""
+    """Name of the other program."""
+
+    gbps: float | None = None
+    """Their rate in GB/s: the median, by bytes, of those that had the link for themselves; null where none had."""
+
+    alone_bytes: int = 0
+    """Bytes of the copies that the rate rests on."""
+
+    shared_ms: float = 0.0
+    """The part of ``device_ms`` in which a transfer of the step in the same direction ran too: they share the link."""
+
+    in_steps_ms: float | None = None
+    """The part of ``device_ms`` that is within steps; null where there are no steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +145,9 @@ class TraceInfo:
 
     per_host: tuple[HostInfo, ...] = ()
     """The hosts that ran the step's program."""
+
+    work_events: int | None = None
+    """Number of kernels, memsets and copies within a GPU's memory, of any program; null where they were not counted."""
+
+    work_ms: float | None = None
+    """Device time of these, on all devices."""
