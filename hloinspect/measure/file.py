@@ -134,11 +134,13 @@ class _Gathered:
             stat = plane.stats.get("memory_bandwidth")
             most = float(stat) if isinstance(stat, (int, float)) else 0.0
             if program is not None:
-                joined = self.joins(program)
-                device = gpu.measure_gpu(plane.name, found, program, joined, marks, launches, most)
+                order = next((one.order for one in self._devices if one.program == program), None)
+                device = gpu.measure_gpu(plane.name, found, program, self.joins, marks, launches, most, order)
             if device is not None:
                 self._devices.append(device)
-            self._copies += copy_samples(found, () if program is None else (program,), device, most)
+            others = [one.program for one in device.programs] if device is not None else []
+            programs = {*others, *(() if program is None else (program,))}
+            self._copies += copy_samples(found, programs, device, most)
 
     def _count(self, found: DeviceEvents) -> None:
         """Add up the device's time, by program and by the source that gave an event its kind."""

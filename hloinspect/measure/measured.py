@@ -87,12 +87,27 @@ class StepFigures:
 
 
 @dataclass(frozen=True)
+class StepProgram:
+    """One of several programs of a step: columns with one element for each step.
+
+    ``runs`` is how often it runs, ``time_ps`` the sum of its runs' windows. ``transfers`` by id, of its own module, are
+    those of a program that is not the main one.
+    """
+
+    program: int
+    runs: Ints
+    time_ps: Ints
+    transfers: Mapping[int, Mapping[str, Ints]]
+
+
+@dataclass(frozen=True)
 class MeasuredDevice:
     """The steps of one program on one device, as columns with one element for each step, in order of time.
 
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
-    ``typical`` is the step that counts and is nearest the median.
+    ``typical`` is the step that counts and is nearest the median. ``programs`` are those of a step of several, the main
+    one first, and ``order`` how they run in it; both are empty for a step of one program.
     """
 
     name: str
@@ -108,6 +123,8 @@ class MeasuredDevice:
     notes: tuple[str, ...] = ()
     launches_known: bool = True
     typical: TypicalStep | None = None
+    programs: tuple[StepProgram, ...] = ()
+    order: tuple[int, ...] = ()
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:

@@ -78,7 +78,35 @@ def measure(
     return [_step(run, events, awaited_at_end[number], launches_known) for number, run in sorted(runs.items())]
 
 
-def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launches_known: bool) -> OracleStep:
+def measure_steps(
+    events: Sequence[Event],
+    steps: Sequence[Sequence[int]],
+    awaited_at_end: Sequence[Sequence[int]],
+    *,
+    launches_known: bool = True,
+) -> list[OracleStep]:
+    """Return the steps of one device, each of several runs, of any programs.
+
+    A step is from the first to the last event of its runs. The waits are those of each run by itself.
+    """
+    found = []
+    for numbers in steps:
+        runs = [[event for event in events if event.run == number] for number in numbers]
+        every = [event for run in runs for event in run]
+        whole = _step(every, events, (), launches_known, with_waits=False)
+        for number, run in zip(numbers, runs, strict=True):
+            one = _step(run, events, awaited_at_end[number], launches_known)
+            for figure in ("stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"):
+                setattr(whole, figure, getattr(whole, figure) + getattr(one, figure))
+            for transfer, figures in one.transfers.items():
+                whole.transfers[transfer].wait_ps += figures.wait_ps
+        found.append(whole)
+    return found
+
+
+def _step(
+    run: list[Event], every: Sequence[Event], at_end: Sequence[int], launches_known: bool, *, with_waits: bool = True
+) -> OracleStep:
     own = [event for event in run if event.program]
     step = OracleStep(min(e.start_ps for e in own), max(e.end_ps for e in own))
     step.time_ps = step.end_ps - step.start_ps
@@ -90,7 +118,8 @@ def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launc
     for event in run:
         if event.what in TRANSFERS:
             _add_transfer(step.transfers[event.transfer], event, near)
-    _add_waits(step, run, every, at_end, launches_known)
+    if with_waits:
+        _add_waits(step, run, every, at_end, launches_known)
     return step
 
 
