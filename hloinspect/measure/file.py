@@ -216,9 +216,15 @@ class _Gathered:
             events=self._events,
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            step_modules=self._step_modules(devices),
             work_events=self._work["events"] if platform == "gpu" else None,
             work_ps=self._work["ps"] if platform == "gpu" else None,
         )
+
+    def _step_modules(self, devices: Sequence[MeasuredDevice]) -> dict[int, bytes]:
+        """Return the modules of the step's other programs that have transfers."""
+        others = {one.program for device in devices for one in device.programs if one.transfers}
+        return {program: self.joins.protos[program] for program in sorted(others) if program in self.joins.protos}
 
     def _main_program(self) -> int | None:
         counts: Counter[int] = Counter()

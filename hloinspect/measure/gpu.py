@@ -23,6 +23,7 @@ from hloinspect.measure.parts import (
     program_figures,
     runs_of_step,
     step_programs,
+    time_between,
     windows,
 )
 from hloinspect.measure.runs import StepMarks
@@ -102,6 +103,7 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
         typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, own.main), shown),
         programs=program_figures(found, ran, len(numbers), transfers),
         order=cycle.order,
+        between_ps=time_between(found, ran, begin, end),
     )
 
 

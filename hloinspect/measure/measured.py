@@ -107,7 +107,8 @@ class MeasuredDevice:
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
     ``typical`` is the step that counts and is nearest the median. ``programs`` are those of a step of several, the main
-    one first, and ``order`` how they run in it; both are empty for a step of one program.
+    one first, ``order`` how they run in it, and ``between_ps`` the time in each step in which none of them runs. All
+    are empty for a step of one program.
     """
 
     name: str
@@ -125,6 +126,7 @@ class MeasuredDevice:
     typical: TypicalStep | None = None
     programs: tuple[StepProgram, ...] = ()
     order: tuple[int, ...] = ()
+    between_ps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:
@@ -194,7 +196,8 @@ class MeasuredFile:
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
     one event. ``work_events`` and ``work_ps`` are all kernels, memsets and copies within a GPU's memory (None where
-    they were not counted).
+    they were not counted). ``step_modules`` are the serialized modules of the other programs of the step that have
+    transfers.
     """
 
     path: str
@@ -217,3 +220,4 @@ class MeasuredFile:
     unknown: tuple[Unknown, ...] = ()
     work_events: int | None = None
     work_ps: int | None = None
+    step_modules: Mapping[int, bytes] = field(default_factory=dict)

@@ -5,6 +5,7 @@ Each program is measured by its own schedule. Only then its runs are put togethe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ from hloinspect.measure.measured import StepProgram
 from hloinspect.measure.runs import StepMarks, runs_on
 from hloinspect.measure.steps import Runs
 from hloinspect.measure.waits import FAR, LaunchTimes, Stream, charge_waits, done_table
-from hloinspect.timeline.spans import Flags, Ints
+from hloinspect.timeline.spans import Flags, Ints, union
 
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 MOST_PROGRAMS, MOST_RUNS = 16, 1 << 18
@@ -396,12 +397,22 @@ def runs_of_step(
     if cycle.is_annotated:
         assert marks is not None
         return StepRuns(cycle.parts, run, tuple(numbers), annotated_steps(ran.mark, marks.number), notes)
-    names = {part.program: part.joined.module.name if part.joined else str(part.program) for part in cycle.parts}
+    names = _names(cycle)
     notes.append(
-        f"a step is taken to be {cycle_text([names[one] for one in cycle.order])}, since they ran in this order again "
-        "and again: a step annotation (jax.profiler.StepTraceAnnotation) around the step would decide it"
+        f"a step is taken to be {cycle_text([names[one] for one in cycle.order])}, since they ran in this order "
+        "again and again: a step annotation (jax.profiler.StepTraceAnnotation) around the step would decide it"
     )
     return StepRuns(cycle.parts, run, tuple(numbers), repeating_steps(ran.program.tolist(), cycle.order), notes)
+
+
+def _names(cycle: Cycle) -> dict[int, str]:
+    """Return a name of each program of the step that no other one has."""
+    own = {part.program: part.joined.module.name if part.joined else "" for part in cycle.parts}
+    count = Counter(own.values())
+    return {
+        program: f"program {program}" if not name else name if count[name] == 1 else f"{name} ({program})"
+        for program, name in own.items()
+    }
 
 
 def charged(
@@ -451,3 +462,11 @@ def program_figures(
         }
         found_parts.append(StepProgram(part.program, np.bincount(step, minlength=steps), time, own))
     return tuple(found_parts)
+
+
+def time_between(found: DeviceEvents, ran: StepRuns, begin: Ints, end: Ints) -> Ints:
+    """Return the time of each step ``[begin, end)`` in which none of its programs runs; empty for a single program."""
+    if len(ran.parts) == 1:
+        return np.zeros(0, np.int64)
+    first, last = windows(found, ran.run, len(ran.grouping.step_of_run))
+    return end - begin - union(first, last).within(begin, end)

@@ -34,9 +34,10 @@ class Loop:
     runs: list[list[int]] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
     at_end: list[tuple[int, ...]] = field(default_factory=list)
+    first: int = FIRST_PROGRAM
 
     def program(self, name: str) -> int:
-        return FIRST_PROGRAM + self.names.index(name)
+        return self.first + self.names.index(name)
 
     def modules(self) -> tuple[Program, ...]:
         found = {name: compiled(name) for name in self.names if name != TINY}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hloinspect.render.page.elements import element, sentence, table
 from hloinspect.render.page.sides import Side
-from hloinspect.render.terminal.copies_text import HEAD, PAGEABLE, PAGEABLE_ADVICE, copies_row
+from hloinspect.render.terminal.copies_text import HEAD, PAGEABLE_ADVICE, copies_row, has_slow
 
 
 def copies(sides: Sequence[Side]) -> str:
@@ -24,6 +24,6 @@ def copies(sides: Sequence[Side]) -> str:
         "Sums over the profile. Beside ours: while a transfer of the step went the same way",
         (3, 4, 5, 6, 7, 8),
     )
-    if any(row.memory == PAGEABLE for _, row in every):
+    if has_slow([row for _, row in every]):
         inner += element("p", sentence(PAGEABLE_ADVICE))
     return element("section", f"<h2>Other copies on the link</h2>{inner}", id="copies")

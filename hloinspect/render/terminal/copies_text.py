@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hloinspect.errors import printable
 from hloinspect.render.terminal.report_text import share
 from hloinspect.render.terminal.table import Layout, columns_named, table
@@ -12,7 +14,9 @@ from hloinspect.units import bytes_text, time_text
 COPIES_SHOWN = 8
 """Rows that are shown: of more, those that took the longest."""
 
-PAGEABLE = "pageable"
+PAGEABLE, LEAST_PAGEABLE_BYTES = "pageable", 1 << 20
+"""The driver's word for memory that is not pinned, and from how many bytes in a profile on there is advice about it."""
+
 PAGEABLE_ADVICE = (
     "pageable: the driver moves such memory piece by piece through a small pinned buffer of its own, so these copies "
     "are slow, and the thread that starts them waits. Pinned memory avoids that (JAX: arrays of memory kind "
@@ -37,9 +41,14 @@ def copies_text(report: Report, width: int) -> list[str]:
     lines += table(columns_named(head, {"copies", "memory", "made by"}), rows, width, _LAYOUT)
     if len(shown) < len(every):
         lines.append(f" and {len(every) - len(shown)} smaller rows (trace.other_copies of the JSON has them all)")
-    if any(copies.memory == PAGEABLE for copies in every):
+    if has_slow(every):
         lines += wrapped(f"{PAGEABLE_ADVICE}.", width, 1, 3)
     return lines
+
+
+def has_slow(rows: Sequence[OtherCopiesInfo]) -> bool:
+    """Return whether so much goes through pageable memory that it is worth changing."""
+    return sum(copies.bytes for copies in rows if copies.memory == PAGEABLE) >= LEAST_PAGEABLE_BYTES
 
 
 def copies_row(copies: OtherCopiesInfo) -> list[str]:

@@ -33,7 +33,14 @@ from hloinspect.report.schema.steps import (
     Spread,
     StepInfo,
 )
-from hloinspect.report.schema.trace import ExpectedInfo, HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
+from hloinspect.report.schema.trace import (
+    ExpectedInfo,
+    HostInfo,
+    OtherCopiesInfo,
+    StepProgramInfo,
+    TracedProgram,
+    TraceInfo,
+)
 from hloinspect.report.schema.transfers import MeasuredTransfer, PredictedTransfer, TensorInfo, TransferInfo
 
 __all__ = [
@@ -73,6 +80,7 @@ __all__ = [
     "SourceInfo",
     "Spread",
     "StepInfo",
+    "StepProgramInfo",
     "TargetInfo",
     "TensorInfo",
     "Thresholds",

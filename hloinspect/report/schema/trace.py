@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hloinspect.kinds import ClassifiedBy, CopyOrigin, Direction, ExpectedStatus, HostMemory
 from hloinspect.report.schema.steps import MeasuredStep
+from hloinspect.report.schema.transfers import TransferInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,30 @@ class OtherCopiesInfo:
 
     in_steps_ms: float | None = None
     """The part of ``device_ms`` that is within steps; null where there are no steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgramInfo:
+    """One of several programs that run in every step: means over the steps that count."""
+
+    name: str
+    """Name of its module."""
+
+    program_id: int
+    """Its number in the trace, on the first host."""
+
+    is_module: bool
+    """Whether it is the module of this report, which is predicted, and whose transfers are ``transfers``."""
+
+    runs: float
+    """How often it runs in a step."""
+
+    time_ms: float
+    """Its part of the step: from the first to the last event of each of its runs."""
+
+    transfers: tuple[TransferInfo, ...] = ()
+    """Host transfers of a program that is not the module of this report, with its own ids: measured, and judged by no
+    rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +176,9 @@ class TraceInfo:
 
     work_ms: float | None = None
     """Device time of these, on all devices."""
+
+    step_programs: tuple[StepProgramInfo, ...] = ()
+    """The programs of the step in their order, where it is more than one (docs/trace.md)."""
+
+    between_programs_ms: float | None = None
+    """The time of such a step in which none of its programs runs; null for a step of one program."""
