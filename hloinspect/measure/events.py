@@ -56,6 +56,10 @@ class Op:
     memory: HostMemory = UNSTATED
 
 
+OnLine = tuple[Ints, Ints, Ints, Ints, NDArray[np.int32], Ints]
+"""The events of a stream: their places, begins, ends, the latest end so far, ops, and ranks."""
+
+
 @dataclass(frozen=True)
 class DeviceEvents:
     """Every event of a device, one element each, sorted by start.
@@ -74,6 +78,7 @@ class DeviceEvents:
     unusable: int = 0
     tables: dict[str, Ints] = field(default_factory=dict)
     columns: dict[str, Ints] = field(default_factory=dict)
+    on_lines: dict[int, OnLine] = field(default_factory=dict)
 
     @cached_property
     def spent(self) -> tuple[Ints, Ints]:

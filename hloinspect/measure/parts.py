@@ -25,7 +25,7 @@ from hloinspect.measure.cycle import (
     repeating_steps,
     rotations_of,
 )
-from hloinspect.measure.events import DeviceEvents
+from hloinspect.measure.events import DeviceEvents, OnLine
 from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.measured import StepProgram
 from hloinspect.measure.runs import StepMarks, runs_on
@@ -171,11 +171,19 @@ def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
     time = np.zeros(len(found.lines), np.int64)
     np.add.at(time, found.line, (found.end_ps - found.start_ps + 1) * found.flags(work))
     line = int(np.argmax(time))
-    event = np.flatnonzero(found.line == line)
-    start, end, op = found.start_ps[event], found.end_ps[event], found.op[event]
+    event, start, end, reached, op, rank = _on_line(found, line)
     ranked = (found.table("program") == program) & (found.table("rank") >= 0)
-    rank = found.table("rank").take(op)
-    return Stream(event, start, end, np.maximum.accumulate(end), ranked.take(op), rank, op, line)
+    return Stream(event, start, end, reached, ranked.take(op), rank, op, line)
+
+
+def _on_line(found: DeviceEvents, line: int) -> OnLine:
+    """Return the events of a stream. They are kept: the programs of a step mostly share a main stream."""
+    if line not in found.on_lines:
+        event = np.flatnonzero(found.line == line)
+        end, op = found.end_ps[event], found.op[event]
+        own = (event, found.start_ps[event], end, np.maximum.accumulate(end), op, found.table("rank").take(op))
+        found.on_lines[line] = own
+    return found.on_lines[line]
 
 
 def _run_of(
@@ -397,6 +405,8 @@ def runs_of_step(
     if cycle.is_annotated:
         assert marks is not None
         return StepRuns(cycle.parts, run, tuple(numbers), annotated_steps(ran.mark, marks.number), notes)
+    if marks is not None and len(marks.number):
+        notes.append(UNEVEN)
     names = _names(cycle)
     notes.append(
         f"a step is taken to be {cycle_text([names[one] for one in cycle.order])}, since they ran in this order "
