@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from hloinspect.kinds import D2H, H2D
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, StepProgram
 from hloinspect.offload.transfers import Offload
 from hloinspect.report.build import transfer_info
 from hloinspect.report.measured import with_measured
-from hloinspect.report.schema import StepProgramInfo, TransferInfo
+from hloinspect.report.schema import Report, StepInfo, StepProgramInfo, TransferInfo
 from hloinspect.units import PS_PER_MS, listed
 
 Key = tuple[str, int]
@@ -107,3 +108,28 @@ def judged_text(programs: Sequence[StepProgramInfo], has_prediction: bool) -> st
     if others:
         text += f"; rules and gates look at the transfers of {main}, not at those of {listed(others, 3)}"
     return text
+
+
+def step_of_module(report: Report) -> StepInfo:
+    """Return the step as far as it is one run of the report's module, for whoever compares it with the prediction.
+
+    That is the step itself where it is one program. Of several, only the module's time and the waits for its transfers
+    are known, so the other measured times are still those of the whole step, and idle time is 0.
+    """
+    step = report.step
+    main = next((one for one in report.trace.step_programs if one.is_module), None) if report.trace else None
+    if step.measured is None or main is None or main.runs <= 0:
+        return step
+    d2h, h2d = (
+        sum(one.measured.wait_ms for one in report.transfers if one.measured and one.direction == way) / main.runs
+        for way in (D2H, H2D)
+    )
+    measured = replace(
+        step.measured,
+        time_ms=main.time_ms / main.runs,
+        stall_ms=d2h + h2d,
+        stall_d2h_ms=d2h,
+        stall_h2d_ms=h2d,
+        idle_ms=0.0,
+    )
+    return replace(step, measured=measured)

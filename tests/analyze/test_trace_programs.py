@@ -12,6 +12,7 @@ from hloinspect.analyze.trace import TraceInspection, trace
 from hloinspect.render.page import html_page
 from hloinspect.render.page.words import compared
 from hloinspect.render.terminal.measured_text import to_text
+from hloinspect.report.step_programs import step_of_module
 from tests.support.cuda_loops import TINY, Loop, play_loop
 from tests.support.cuda_runtime import Speeds
 from tests.support.cuda_traces import US, write_trace
@@ -90,6 +91,21 @@ def test_the_ratio_of_waits_is_that_of_one_run_where_gradients_are_accumulated(t
     ratios = [[one.measured and one.measured.wait_ratio for one in report.transfers] for report in (once, thrice)]
     assert ratios[1] == [None if ratio is None else pytest.approx(ratio) for ratio in ratios[0]]
     assert any(ratio is not None for ratio in ratios[0])
+
+
+def test_the_step_that_is_compared_with_a_prediction_is_one_run_of_the_module(tmp_path: Path) -> None:
+    speeds = Speeds(d2h=300 * US, h2d=500 * US)
+    folders = [tmp_path / name for name in ("once", "thrice")]
+    for folder in folders:
+        folder.mkdir()
+    once = step_of_module(traced(play_loop([[OFFLOAD]] * 5, speeds=speeds), folders[0]).report).measured
+    plan = [[OFFLOAD] * 3 + [OPTIMIZER]] * 5
+    thrice = step_of_module(traced(play_loop(plan, speeds=speeds), folders[1]).report).measured
+    assert once is not None
+    assert thrice is not None
+    assert thrice.time_ms == pytest.approx(once.time_ms)
+    assert thrice.stall_ms == pytest.approx(once.stall_ms)
+    assert (thrice.stall_d2h_ms, thrice.stall_h2d_ms) == pytest.approx((once.stall_d2h_ms, once.stall_h2d_ms))
 
 
 def test_programs_of_one_name_are_told_apart(tmp_path: Path) -> None:
