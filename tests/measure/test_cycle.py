@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hloinspect.measure.cycle import places_in, repeating_programs, repeating_steps
 from hloinspect.measure.file import measure_file
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
+from tests.measure.test_copies import covered
 from tests.measure.test_oracle import disturbed, start_names
 from tests.support.cuda_loops import TINY, Loop, play_loop
 from tests.support.cuda_runtime import Speeds
-from tests.support.cuda_traces import US, Trace, write_trace
+from tests.support.cuda_traces import US, Event, Trace, write_trace
 from tests.support.thorough import examples
 from tests.support.trace_oracle import FIGURES, TRANSFER_FIGURES, OracleStep
 
@@ -62,6 +63,24 @@ def assert_is(device: MeasuredDevice, loop: Loop, expected: Sequence[OracleStep]
         assert by_name(device, loop, index) == {
             name: {f: getattr(o, f) for f in TRANSFER_FIGURES} for name, o in own.transfers.items()
         }
+
+
+def assert_parts_are(device: MeasuredDevice, loop: Loop, names: Sequence[str]) -> None:
+    """Compare the part of each program in each step, and the time between, with what every moment shows."""
+    programs = {one.program: one for one in device.programs}
+    assert set(programs) == {loop.program(name) for name in names}
+    for index, numbers in enumerate(loop.runs):
+        windows = {}
+        for number in numbers:
+            own = [event for event in loop.events if event.run == number and event.program]
+            windows[number] = Event(0, min(e.start_ps for e in own), max(e.end_ps for e in own), loop.ran[number])
+        for name in names:
+            own = [window for window in windows.values() if window.name == name]
+            part = programs[loop.program(name)]
+            assert part.runs[index] == len(own)
+            assert part.time_ps[index] == sum(window.duration_ps for window in own)
+        step = Event(0, int(device.start_ps[index]), int(device.end_ps[index]), "")
+        assert device.between_ps[index] == step.duration_ps - covered(step, list(windows.values()))
 
 
 # ---- two programs a step
@@ -181,8 +200,11 @@ def test_what_is_measured_of_several_programs_is_what_the_oracle_sees(
     loop = play_loop([cycle] * rng.choice((3, 4)), speeds=speeds, between_ps=5000 * US, within_ps=700 * US)
     if is_disturbed:
         loop.events = disturbed(loop.events, rng)
-    path = write_trace(loop.trace(annotated=annotated), tmp_path_factory.mktemp("trace") / "host.xplane.pb")
-    assert_is(one(measure_file(path)), loop, loop.oracle(loop.names))
+    has_host = annotated or rng.random() < 0.7
+    trace = loop.trace(annotated=annotated, host=has_host)
+    device = one(measure_file(write_trace(trace, tmp_path_factory.mktemp("trace") / "host.xplane.pb")))
+    assert_is(device, loop, loop.oracle(loop.names, launches_known=has_host))
+    assert_parts_are(device, loop, loop.names)
 
 
 # ---- the order of runs

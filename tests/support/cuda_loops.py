@@ -43,11 +43,11 @@ class Loop:
         found = {name: compiled(name) for name in self.names if name != TINY}
         return tuple(Program(own.module.name, self.program(name), own.proto) for name, own in found.items())
 
-    def trace(self, *, annotated: bool = False) -> Trace:
+    def trace(self, *, annotated: bool = False, host: bool = True) -> Trace:
         """Return the trace. Its device does not say how fast its memory is: any module is played at any speed."""
         annotations = tuple(self.annotations) if annotated else ()
         stats = {name: value for name, value in H100.items() if name != "memory_bandwidth"}
-        return Trace((Device(0, tuple(self.events)),), self.modules(), annotations, device_stats=stats)
+        return Trace((Device(0, tuple(self.events)),), self.modules(), annotations, host, device_stats=stats)
 
     def oracle(self, programs: Sequence[str], *, launches_known: bool = True) -> list[OracleStep]:
         """Return the figures of the steps, if these programs are the step."""
