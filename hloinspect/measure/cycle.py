@@ -60,7 +60,8 @@ class Grouping:
 def annotated_programs(ran: Ran, main: int) -> tuple[int, ...] | None:
     """Return the programs that run in most step annotations, or None where these do not hold the main program's runs.
 
-    They are in the order in which they first ran.
+    They are in the order in which they first ran. A program that also runs in many annotations without the main one is
+    not among them: then the main one is the rare one, such as a checkpoint.
     """
     mark = ran.mark[ran.program == main]
     inside = mark[mark >= 0]
@@ -69,10 +70,10 @@ def annotated_programs(ran: Ran, main: int) -> tuple[int, ...] | None:
     annotations, held = np.unique(inside, return_counts=True)
     if int(np.max(np.bincount(held))) < MANY * len(annotations):
         return None
-    among = np.isin(ran.mark, annotations)
     found = []
-    for program in dict.fromkeys(ran.program[among].tolist()):
-        if len(np.unique(ran.mark[among & (ran.program == program)])) >= MANY * len(annotations):
+    for program in dict.fromkeys(ran.program[np.isin(ran.mark, annotations)].tolist()):
+        own = np.unique(ran.mark[(ran.program == program) & (ran.mark >= 0)])
+        if np.isin(own, annotations).sum() >= MANY * max(len(annotations), len(own)):
             found.append(program)
     return tuple(found)
 

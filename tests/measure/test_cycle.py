@@ -135,6 +135,15 @@ def test_an_evaluation_now_and_then_is_no_part_of_the_step(answer: Answer, annot
     assert set(device.set_aside) == {""}
 
 
+def test_a_rare_program_that_alone_has_transfers_is_measured_by_itself(answer: Answer) -> None:
+    """Save the state from every fourth step: only that program moves anything to the host."""
+    loop = play_loop(([[SAVE]] * 3 + [[SAVE, OPTIMIZER]]) * 3)
+    device = one(answer(loop.trace(annotated=True)))
+    assert device.programs == ()
+    loop.runs = [runs for runs in loop.runs if len(runs) > 1]
+    assert_is(device, loop, loop.oracle([OPTIMIZER]))
+
+
 def test_a_program_that_changes_nothing_does_not_end_a_step_of_several_runs(answer: Answer) -> None:
     """Evaluate after every fourth step, three times: the same order as with accumulated gradients."""
     loop = play_loop([[OPTIMIZER]] * 3 + [[OPTIMIZER, TINY]] + ([[OPTIMIZER]] * 3 + [[OPTIMIZER, TINY]]) * 2)
