@@ -44,6 +44,9 @@ ModulePlatform = Literal["gpu", "tpu", "cpu", "unknown"]
 
 InputKind = Literal["step", "text", "proto", "compiled", "dump", "trace"]
 
+TargetSource = Literal["given", "input", "profile"]
+"""Who named the target: the user, a manifest or dump of the compilation, or a profile by the name of its device."""
+
 MemorySource = Literal["artifacts", "estimated", "unknown"]
 """Where figures of memory come from: XLA's own, or the live ranges of the schedule."""
 

@@ -135,13 +135,14 @@ def inspect_input(
     else:
         _refuse_options_of_steps(compiling)
         loaded = load_input(found, compiling.module)
+    named_by_input = target is None and loaded.target is not None
     if target is None and loaded.target is not None:
         target = load_target(loaded.target)
     if target is None and judging.link:
         raise UsageError("--link replaces the host link of a target: name one with --target")
     if target is not None and judging.link:
         target = with_link(target, judging.link)
-    machine = Machine(target, compiling.devices, compiling.topology)
+    machine = Machine(target, compiling.devices, compiling.topology, "input" if named_by_input else "given")
     _check_topology(machine)
     with naming_input(loaded.info.path):
         if judging.memory == "unassigned":
@@ -232,6 +233,7 @@ def _judge(reading: Reading, machine: Machine, rules: Choice | None, with_memory
         [*about_target, *predicted_limits, *loaded.limits, *reading.limits, *about_memory],
         unknown,
         used,
+        machine.source,
     )
     report = replace(report, audit=reading.audit)
     if rules is not None and rules.is_empty:

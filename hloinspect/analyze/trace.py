@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from hloinspect.analyze.inspect import obstacle_to, prediction_limits
 from hloinspect.analyze.load import digest_of
 from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
-from hloinspect.errors import InputError, UsageError
-from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
+from hloinspect.analyze.target import given_target, target_of_profile
+from hloinspect.errors import HloInspectError, InputError
+from hloinspect.hardware import Target, domain_of, target_limits
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
 from hloinspect.measure.join import join_of, module_name
 from hloinspect.measure.measured import MeasuredFile
@@ -22,7 +23,7 @@ from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
 from hloinspect.profiles.xplane.find import host_of
-from hloinspect.report.build import build_report
+from hloinspect.report.build import build_report, target_info
 from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
 from hloinspect.report.schema import (
     SCHEMA,
@@ -103,9 +104,10 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     """Return the measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its
     hosts).
 
-    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). With a ``target`` the module in the trace is
-    judged too, and both stand side by side. ``expect`` is the directory or manifest that ``hloinspect compile`` wrote,
-    or a module: the report says whether that is what ran. ``rules`` says which rules run.
+    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). The module in the trace is judged too, and both
+    stand side by side: for ``target``, by default the one whose device the trace names; ``none`` leaves it out.
+    ``expect`` is the directory or manifest that ``hloinspect compile`` wrote, or a module: the report says whether that
+    is what ran. ``rules`` says which rules run.
 
     The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
     they are spawned, so a script that has several needs ``if __name__ == "__main__":``. ``scheduler`` is the address
@@ -125,14 +127,12 @@ def trace_input(
     on_progress: Callable[[str], None] | None = None,
 ) -> TraceInspection:
     """Return what ``trace`` returns, from options that are objects already. Raises HloInspectError."""
-    target = load_target(judging.target) if isinstance(judging.target, str) else judging.target
-    if target is None and (judging.link or compiling.devices or compiling.topology):
-        raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
-    if target is not None and judging.link:
-        target = with_link(target, judging.link)
+    given = given_target(judging, compiling)
     measured = _measured_files(source, tracing, on_progress)
-    judged = _judge(source, measured, Machine(target, compiling.devices, compiling.topology), tracing)
-    return replace(judged, report=_with_findings(judged, target, judging.rules))
+    chosen = target_of_profile(given, judging, compiling, measured.files)
+    machine = Machine(chosen.target, compiling.devices, compiling.topology, chosen.source)
+    judged = _judge(source, measured, machine, chosen.limits, tracing)
+    return replace(judged, report=_with_findings(judged, chosen.target, judging.rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[s
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
     from hloinspect.measure.outcome import Unread, measure_source
-    from hloinspect.profiles.xplane.find import find_xplanes
+    from hloinspect.profiles.find import find_profiles
 
-    paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
+    paths = find_remote(source) if is_url(source) else tuple(map(str, find_profiles(source)))
     if len(paths) == 1 and tracing.scheduler is None:
         return _Measured((measure_source(paths[0], on_progress),))
     found = measure_files(paths, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress)
@@ -183,13 +183,15 @@ def _unread_notes(unread: Sequence[str]) -> list[str]:
     return [*unread[:MAX_UNREAD], f"{more} more files cannot be read (trace.unread of the JSON has them all)"]
 
 
-def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOptions) -> TraceInspection:
+def _judge(
+    source: str, measured: _Measured, machine: Machine, about_target: Sequence[str], tracing: TraceOptions
+) -> TraceInspection:
     files, unread = measured.files, measured.unread
     program = _main_program(files)
     own, others = _of_program(files, program)
     info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
     unknown = _gaps(files)
-    limits = _limits(measured, others, tracing.allow_broken)
+    limits = [*_limits(measured, others, tracing.allow_broken), *about_target]
     if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
         unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
@@ -203,6 +205,9 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
                 Unknown("--expect has nothing to compare with: the trace has no module", "see above", "time")
             )
         report = _bare_report(info, files, made, limits, unknown)
+        if machine.target is not None:
+            count = machine.devices or sum(len(file.devices) for file in own) or 1
+            report = replace(report, target=target_info(machine.target, count, machine.source))
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
         return TraceInspection(report, files, None, None)
     target, module = machine.target, offload.program.module
@@ -210,7 +215,7 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
     limits += about_prediction
     memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
     count = machine.devices or device_count(module)
-    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
+    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None, machine.source)
     report = _measured(report, own, seen, files)
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
@@ -228,14 +233,19 @@ def _limits(measured: _Measured, others: Sequence[MeasuredFile], allow_broken: b
 
 def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, list[str]]:
     """Return the prediction beside the measurement, where there is a target, and what limits it or why it is
-    missing."""
+    missing. Where nobody asked for the target, a module that cannot be predicted does not end the measurement."""
     target, module = machine.target, offload.program.module
     if target is None:
         return None, []
     if obstacle := obstacle_to(module, target):
         return None, [f"no prediction: {obstacle.reason}"]
     count = machine.devices or device_count(module)
-    prediction = predict(offload, target, count, domain_of(target, machine.topology))
+    try:
+        prediction = predict(offload, target, count, domain_of(target, machine.topology))
+    except HloInspectError as error:
+        if machine.source != "profile":
+            raise
+        return None, [f"no prediction: {error}"]
     return prediction, [*target_limits(target), *prediction_limits(module, prediction)]
 
 

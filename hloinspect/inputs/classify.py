@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from hloinspect.decoding import read_text
 from hloinspect.errors import InputError
+from hloinspect.profiles.nsys.archive_members import find_archives, is_nsys_jax
 
 STEP: Final = "step"
 COMPILED: Final = "compiled"
@@ -86,11 +87,16 @@ def _is_part_of_result(path: Path) -> bool:
 
 
 def is_trace(text: str) -> bool:
-    """Return whether an INPUT argument names a profiler's trace or a profile directory. Only the name is used."""
+    """Return whether an INPUT argument names a profiler's trace or a profile directory.
+
+    The name says so, or, for archives of nsys-jax and directories of them, the content.
+    """
     path = Path(text)
     try:
-        return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
-    except (OSError, ValueError):  # a name too long, or with a zero byte
+        if path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir():
+            return True
+        return bool(find_archives(path)) if path.is_dir() else is_nsys_jax(path)
+    except (OSError, ValueError, InputError):  # a name too long, or with a zero byte; a damaged zip
         return False
 
 

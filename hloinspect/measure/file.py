@@ -104,6 +104,7 @@ class _Gathered:
         self.limits: list[str] = list(space.notes)
         self._progress = on_progress
         self._device_type = ""
+        self._device_bytes = 0
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
@@ -125,6 +126,7 @@ class _Gathered:
             self._progress(f"measuring {plane.name}")
             found = gpu_events(plane, self.joins, correlated=launches.any())
             self._device_type = self._device_type or _text(plane, "gpu_device_name")
+            self._device_bytes = self._device_bytes or _memory_of(plane)
             self._events += len(found.start_ps)
             self._unusable += found.unusable
             if not len(found.start_ps):
@@ -219,6 +221,7 @@ class _Gathered:
             step_modules=self._step_modules(devices),
             work_events=self._work["events"] if platform == "gpu" else None,
             work_ps=self._work["ps"] if platform == "gpu" else None,
+            device_bytes=self._device_bytes,
         )
 
     def _step_modules(self, devices: Sequence[MeasuredDevice]) -> dict[int, bytes]:
@@ -274,7 +277,8 @@ class _Gathered:
 
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
-        if joined is None and (platform == "gpu" or self._unattributed):
+        is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
+        if joined is None and (platform == "gpu" or self._unattributed) and not is_said:
             self.unknown.append(_NO_MODULE)
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
@@ -325,6 +329,11 @@ def _versions(space: XSpace) -> Mapping[str, str]:
                 if isinstance(value, str):
                     found[key] = value
     return found
+
+
+def _memory_of(plane: Plane) -> int:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else 0
 
 
 def _text(plane: Plane, stat: str) -> str:

@@ -195,9 +195,10 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event. ``work_events`` and ``work_ps`` are all kernels, memsets and copies within a GPU's memory (None where
-    they were not counted). ``step_modules`` are the serialized modules of the other programs of the step that have
-    transfers.
+    one event. ``device_type`` and ``device_bytes`` are name and memory of a device as the trace has them, "" and 0
+    where it has none. ``work_events`` and ``work_ps`` are all kernels, memsets and copies within a GPU's memory (None
+    where they were not counted). ``step_modules`` are the serialized modules of the other programs of the step that
+    have transfers.
     """
 
     path: str
@@ -221,3 +222,4 @@ class MeasuredFile:
     work_events: int | None = None
     work_ps: int | None = None
     step_modules: Mapping[int, bytes] = field(default_factory=dict)
+    device_bytes: int = 0

@@ -286,8 +286,8 @@ def test_a_module_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_options_for_a_prediction_need_a_target(slow: Path) -> None:
-    with pytest.raises(UsageError, match="add --target"):
-        trace(str(slow), link="50GB/s")
+    with pytest.raises(UsageError, match="--target none has none"):
+        trace(str(slow), target="none", link="50GB/s")
     with pytest.raises(InputError, match="no such file"):
         trace(str(slow), expect="nowhere.hlo")
 

@@ -47,7 +47,9 @@ def kind_text(report: Report) -> str:
         what = f"{len(report.devices)} x {printable(trace.device_type) or 'device'}"
         hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
         text = f"Measured: read from a profile of {what}{hosts}."
-        return f"{text} Predicted beside it for {_target(report)}." if report.step.predicted and target else text
+        inferred = ", the target of that device" if target and target.source == "profile" else ""
+        beside = f" Predicted beside it for {_target(report)}{inferred}." if report.step.predicted and target else ""
+        return f"{text}{beside}"
     if target is None:
         return "Neither predicted nor measured: no target was given."
     if report.step.predicted is None:

@@ -21,7 +21,7 @@ from hloinspect.render.terminal.report_text import (
     where_text,
 )
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
-from hloinspect.render.terminal.wrap import flow, wrapped
+from hloinspect.render.terminal.wrap import flow, shown_length, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
 from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, listed, time_text
@@ -90,7 +90,7 @@ def _step(report: Report, width: int) -> list[str]:
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
-    fits = len(click.unstyle(time)) + 1 + len(spread) <= width
+    fits = shown_length(time) + 1 + len(spread) <= width
     parts = [*([f"{time} {spread}"] if fits else [time, spread]), f"compute {time_text(step.compute_ms)}"]
     if step.collective_exposed_ms > 0:
         parts.append(f"collectives alone {time_text(step.collective_exposed_ms)}")
@@ -115,9 +115,10 @@ def _step(report: Report, width: int) -> list[str]:
         lines += wrapped(programs_text(report), width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
+        inferred = " (target from the profile's device name)" if report.target.source == "profile" else ""
         what = f"{printable(report.module.name)} alone" if programs else "step"
         text = (
-            f"predicted for {printable(report.target.name)}: {what} {time_text(found.time_ms)}, compute "
+            f"predicted for {printable(report.target.name)}{inferred}: {what} {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
         lines += wrapped(text, width, 2, 4)
@@ -166,6 +167,8 @@ def _range(step: MeasuredStep) -> str:
 # ---- transfers
 
 _TENSOR = 1
+_BESIDE = Layout((("GB/s", None), *TRANSFERS.narrowing))
+"""A table with the prediction beside the measurement: the first that it does without is the rate."""
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
@@ -192,12 +195,12 @@ def _rows(transfers: tuple[TransferInfo, ...], both: bool, width: int, show_all:
     varies = any(t.measured and _varies(t.measured) for t in shown)
     header = ["transfer", "tensor", "each", "runs", "window" if is_window else "takes", "covered", "waits"]
     header += ["p90"] if varies else []
-    header += ["model", "ratio"] if both else ["GB/s"]
-    header += ["verdict", "where"]
+    header += ["model", "ratio"] if both else []
+    header += ["GB/s", "verdict", "where"]
     rows = [_row(transfer, both, varies) for transfer in shown]
     for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], 30)
-    lines = table(columns_named(header, LEFT), rows, width, TRANSFERS)
+    lines = table(columns_named(header, LEFT), rows, width, _BESIDE if both else TRANSFERS)
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
     if len(shown) < len(transfers):
@@ -228,9 +231,8 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
     if both:
         ratio = found.wait_ratio if found else None
         row += ["" if predicted is None else time_text(predicted.wait_ms), "" if ratio is None else f"{ratio:.2f}"]
-    else:
-        rate = (found.gbps or found.gbps_alone) if found else None
-        row.append("" if rate is None else f"{rate:.3g}")
+    rate = (found.gbps or found.gbps_alone) if found else None
+    row.append("" if rate is None else f"{rate:.3g}")
     return [*row, verdict_text(transfer, "?" if transfer.robust is False else ""), where_text(transfer)]
 
 
