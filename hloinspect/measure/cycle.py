@@ -85,10 +85,12 @@ def repeating_programs(
     repeats with it.
 
     The shortest cycle counts, so that an evaluation after every tenth step is no part of it. ``small`` are programs
-    that take hardly any time: they may be a part of the step but do not decide. ``closing`` are those that may end a
-    step of several runs of another program, as an update after accumulated gradients does.
+    that take hardly any time: they are only parts of a step that is several programs without them. ``closing`` are
+    those that may end a step of several runs of another program, as an update after accumulated gradients does.
     """
     base = _shortest([program for program in sequence if program not in small], main, closing)
+    if len(base) < 2:
+        return base
     found = base
     counts = Counter(sequence)
     for program in sorted(set(small) & set(sequence), key=lambda one: (-counts[one], one)):

@@ -38,8 +38,8 @@ MOST_PROGRAMS, MOST_RUNS = 16, 1 << 18
 """How many programs besides the main one are looked at, those that took the longest, and how many runs in all."""
 
 SMALL_SHARE = 0.01
-"""A program without host transfers that takes less than this share of the main program's time decides nothing about
-the step."""
+"""A program without host transfers that takes less than this share of the main program's time does not make a step one
+of several programs. Else the time between ``jit_convert_element_type`` and the step would count as the step's."""
 
 UPDATES_SHARE = 0.25
 """The share of its arguments' bytes that a program's results must have, if it has no host transfers, so that it may end
@@ -293,13 +293,13 @@ def step_programs(
     parts = {part.program: part for part in (main, *others)}
     ran = _ran(found, tuple(parts.values()), marks, launched)
     programs = annotated_programs(ran, main.program)
-    if programs is not None:
-        if len(programs) < 2:
-            return Cycle((main,))
-        return Cycle((main, *(parts[one] for one in sorted(programs) if one != main.program)), programs, True)
     time = _times(found)
     least = SMALL_SHARE * time[main.program]
     small = {one.program for one in others if time[one.program] < least and not _transfers(one)}
+    if programs is not None:
+        if len(set(programs) - small) < 2:
+            return Cycle((main,))
+        return Cycle((main, *(parts[one] for one in sorted(programs) if one != main.program)), programs, True)
     closing = {one.program for one in parts.values() if _closes(one)}
     cycle = repeating_programs(ran.program.tolist(), main.program, small, closing)
     if len(cycle) < 2:

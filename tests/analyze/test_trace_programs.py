@@ -118,10 +118,14 @@ def test_programs_of_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_program_without_a_module_is_a_part_of_the_step(tmp_path: Path) -> None:
-    report = traced(play_loop([[TINY, OPTIMIZER]] * 4), tmp_path, annotated=True).report
+    report = traced(play_loop([[TINY, OFFLOAD, OPTIMIZER]] * 4), tmp_path, annotated=True).report
     assert report.trace is not None
-    assert [(one.name, one.is_module) for one in report.trace.step_programs] == [("", False), ("jit_step", True)]
-    assert "the step is 2 programs: program 20 2 us" in " ".join(to_text(report).split())
+    assert [(one.name, one.is_module) for one in report.trace.step_programs] == [
+        ("", False),
+        ("jit_loss", True),
+        ("jit_step", False),
+    ]
+    assert "the step is 3 programs: program 20 2 us" in " ".join(to_text(report).split())
     assert not any("is taken to be" in limit for limit in report.limits)
 
 

@@ -159,6 +159,14 @@ def test_tiny_programs_of_each_step_are_parts_of_it(answer: Answer) -> None:
     assert device.order == tuple(loop.program(name) for name in (TINY, OFFLOAD, OPTIMIZER))
 
 
+@pytest.mark.parametrize("annotated", [False, True])
+def test_a_tiny_program_does_not_make_one_program_a_step_of_several(answer: Answer, annotated: bool) -> None:
+    loop = play_loop([[TINY, OFFLOAD]] * 4)
+    device = one(answer(loop.trace(annotated=annotated)))
+    assert device.programs == ()
+    assert_is(device, loop, loop.oracle([OFFLOAD]))
+
+
 def test_a_trace_that_begins_within_a_step_has_its_first_step_set_aside(answer: Answer) -> None:
     loop = play_loop([[OFFLOAD, OPTIMIZER]] * 5)
     first = loop.runs[0][0]
@@ -269,6 +277,7 @@ def test_a_cycle_is_found_again_from_any_begin_with_rare_programs_between(data: 
         ("hABhABhAB", "hAB"),
         ("hABhABABhABhABhAB", "hAB"),
         ("hABABABABhAB", "AB"),
+        ("hAhAhAhA", "A"),
         ("AABABBAB", "A"),
         ("A", "A"),
         ("AB", "A"),
