@@ -41,12 +41,14 @@ class JudgeOptions:
 class TraceOptions:
     """How a profile is read.
 
-    ``expect`` is what is expected to have run: a compiled directory, its manifest, or a module. Several files are
+    ``expect`` is what is expected to have run: a compiled directory, its manifest, or a module. ``hlo`` are files or
+    dumps with the modules that a profile does not carry. Several files are
     measured by ``jobs`` processes (None: as many as files and processors), or by the Dask cluster of the address
     ``scheduler``. ``allow_broken`` makes a file that cannot be read a limit of the report.
     """
 
     expect: str | None = None
+    hlo: tuple[str, ...] = ()
     jobs: int | None = 1
     scheduler: str | None = None
     allow_broken: bool = False

@@ -95,6 +95,7 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     devices: int | None = None,
     topology: str | None = None,
     expect: str | None = None,
+    hlo: str | Sequence[str] = (),
     rules: Choice | None = None,
     jobs: int | None = 1,
     scheduler: str | None = None,
@@ -107,7 +108,8 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). The module in the trace is judged too, and both
     stand side by side: for ``target``, by default the one whose device the trace names; ``none`` leaves it out.
     ``expect`` is the directory or manifest that ``hloinspect compile`` wrote, or a module: the report says whether that
-    is what ran. ``rules`` says which rules run.
+    is what ran. ``hlo`` is a module's file, a directory of ``--xla_dump_to``, or several, with the modules that the
+    profile does not carry. ``rules`` says which rules run.
 
     The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
     they are spawned, so a script that has several needs ``if __name__ == "__main__":``. ``scheduler`` is the address
@@ -115,7 +117,8 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError."""
     compiling = CompileOptions(devices=devices, topology=topology)
     judging = JudgeOptions(target=target, link=link, rules=rules)
-    tracing = TraceOptions(expect=expect, jobs=jobs, scheduler=scheduler, allow_broken=allow_broken)
+    modules = (hlo,) if isinstance(hlo, str) else tuple(hlo)
+    tracing = TraceOptions(expect=expect, hlo=modules, jobs=jobs, scheduler=scheduler, allow_broken=allow_broken)
     return trace_input(source, compiling, judging, tracing, on_progress)
 
 
@@ -145,15 +148,19 @@ class _Measured:
 
 def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[str], None] | None) -> _Measured:
     from hloinspect.inputs.classify import is_url
+    from hloinspect.inputs.modules import check_given
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
     from hloinspect.measure.outcome import Unread, measure_source
     from hloinspect.profiles.find import find_profiles
 
+    check_given(tracing.hlo)
     paths = find_remote(source) if is_url(source) else tuple(map(str, find_profiles(source)))
     if len(paths) == 1 and tracing.scheduler is None:
-        return _Measured((measure_source(paths[0], on_progress),))
-    found = measure_files(paths, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress)
+        return _Measured((measure_source(paths[0], tracing.hlo, on_progress),))
+    found = measure_files(
+        paths, hlo=tracing.hlo, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress
+    )
     unread = [one.reason for one in found if isinstance(one, Unread)]
     files = [one for one in found if not isinstance(one, Unread)]
     if not files and len(paths) == 1:

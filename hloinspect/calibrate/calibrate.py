@@ -13,7 +13,9 @@ from hloinspect.calibrate.overlay import overlay_toml
 from hloinspect.calibrate.products import Kernel, gpu_kernels, measure_products, tpu_operations
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, load_target, target_of_device
+from hloinspect.inputs.modules import check_given, given_modules, with_given_modules
 from hloinspect.measure.figures import KEYS, LeftOut, MeasuredFigure, Measurement
+from hloinspect.measure.file import Joins
 from hloinspect.measure.memcpy import ROCM, Copies, host_copies, is_rocm, measure_copies
 from hloinspect.measure.queue import Steps, measure_waits, offloads_of, steps_of
 from hloinspect.profiles.find import find_profiles
@@ -42,17 +44,18 @@ class Calibration:
     toml: str
 
 
-def calibrate(path: str, base: str | None = None) -> Calibration:
+def calibrate(path: str, base: str | None = None, hlo: Sequence[str] = ()) -> Calibration:
     """Measure the rates of the machine on which a trace, or the newest run in a profile directory, was taken.
 
     ``base`` is a built-in target (or alias) for all figures that the trace does not have; by default the one whose name
-    the trace has. Raises InputError for a file that is no trace, UsageError where the base is missing or of another
-    platform, and TargetError where it is unknown.
+    the trace has. ``hlo`` are files or dumps with the modules that a trace does not carry. Raises InputError for a file
+    that is no trace, UsageError where the base is missing or of another platform, and TargetError where it is unknown.
     """
+    check_given(hlo)
     files = [str(file) for file in find_profiles(path)]
     gathered = _Gathered()
     for file in files:
-        gathered.add(open_trace(file))
+        gathered.add(with_given_modules(open_trace(file), hlo))
     if not gathered.platform:
         raise InputError(f"{path}: expected a trace with {GPU}<n> or {TPU}<n> planes, found no device in it")
     target = _base(base, gathered, path)
@@ -101,6 +104,10 @@ class _Gathered:
             raise InputError(f"{space.path}: expected a trace of {self.platform.upper()}s like the others of this run")
         self.platform = self.platform or platform
         modules = dict(embedded_modules(space))
+        if given_modules(space):
+            joins = Joins(space)
+            modules = {program: proto for program, proto in modules.items() if joins(program) is not None}
+            self.notes += [*space.notes, *joins.failed]
         offloads, failed = offloads_of(modules, space.path) if tpus else ({}, ())
         self.notes += failed
         self._modules |= modules

@@ -16,7 +16,9 @@ from hloinspect.cli.options import (
     gather_compiling,
     gather_judging,
     gather_tracing,
+    hlo_option,
     judging_options,
+    refuse_hlo,
     rule_options,
 )
 from hloinspect.errors import UsageError, printable
@@ -49,6 +51,7 @@ EXIT_UNKNOWN = 3
 @click.option("--target-b", metavar="NAME", help="Hardware for a second INPUT where it is another than the first's.")
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--expect", metavar="MODULE", help="Of a trace: say whether this is what ran (see `hloinspect trace`).")
+@hlo_option
 @click.option("--jobs", type=JOBS, metavar="N", help="Of a trace of many hosts: processes.")
 @click.option("--allow-broken", is_flag=True, help="Of a trace of many hosts: go without files that cannot be read.")
 @rule_options
@@ -75,6 +78,7 @@ def command(
     from hloinspect.render.page import html_page
 
     path = Path(output or DEFAULT)
+    refuse_hlo(tracing.hlo, inputs)
     _check(inputs, output, show, target_b)
     judging = replace(judging, rules=rules.choice())
     progress = Progress(after_s=1.0)

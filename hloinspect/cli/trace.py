@@ -15,6 +15,7 @@ from hloinspect.cli.options import (
     gather_compiling,
     gather_judging,
     gather_tracing,
+    hlo_option,
     report_options,
     rule_options,
 )
@@ -53,6 +54,7 @@ EXIT_UNKNOWN = 3
     metavar="MODULE",
     help="Say whether this is what ran: a directory of `hloinspect compile`, its manifest, or an HLO file.",
 )
+@hlo_option
 @click.option("--jobs", type=JOBS, metavar="N", help="Processes, one file each (many hosts).")
 @click.option("--scheduler", metavar="ADDRESS", help="Measure the files on the Dask cluster of tcp://HOST:PORT.")
 @click.option("--allow-broken", is_flag=True, help="Answer without files that cannot be read: no exit code 3 for them.")
@@ -75,9 +77,10 @@ def command(
 ) -> int:
     """Say how long each host transfer of a profiled step made the device wait.
 
-    INPUT is an .xplane.pb, or a profile directory of jax.profiler (its newest run, all hosts), here or at a URL (gs://,
-    s3://). Transfers are found in the module that the trace carries, and timed by the trace. The prediction for the
-    profile's device stands beside. Nothing is written beside the profile.
+    INPUT is an .xplane.pb, a profile directory of jax.profiler (its newest run, all hosts), what Nsight Systems wrote
+    (an export to SQLite, or a report where nsys is installed), or an archive of nsys-jax, here or at a URL (gs://,
+    s3://). Transfers are found in the module that the trace carries, or that --hlo has, and timed by the trace. The
+    prediction for the profile's device stands beside. Nothing is written beside the profile.
     """
     from hloinspect.analyze.trace import trace_input
     from hloinspect.kinds import UNKNOWN

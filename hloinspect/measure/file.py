@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
+from hloinspect.inputs.modules import given_modules, with_given_modules
 from hloinspect.kinds import ClassifiedBy, Platform
 from hloinspect.measure import events, gpu, tpu
 from hloinspect.measure.copies import CopySample, copy_samples, other_copies
@@ -26,6 +27,7 @@ from hloinspect.profiles.xplane.embedded import program_id_of
 from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
+_OR_WHOLE = ", and so does a capture by nsys that begins before the graphs are made"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 _NO_DEVICE = Unknown(
     f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
@@ -39,7 +41,14 @@ _NO_PROGRAM = Unknown(
 )
 _NO_MODULE = Unknown(
     "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
-    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
+    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
+    "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
+    "transfers",
+)
+_NO_MODULE_NSYS = Unknown(
+    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
+    "other work",
+    "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )
 
@@ -50,12 +59,18 @@ Otherwise it returns all memory to the system after each plane, and takes page a
 M_MMAP_THRESHOLD: at most 32 MiB)."""
 
 
+OTHER_MODULE = 0.5
+"""The share of instructions that events name, and a module given with --hlo lacks, from which on it is another module.
+Some are never in it: a profile also names the bodies of loops, and command buffers."""
+
+
 class Joins:
     """The modules of a trace. Each is read, and searched for transfers, when it is first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._path = space.path
-        self.protos = embedded_modules(space)
+        self.protos = dict(embedded_modules(space))
+        self._given = given_modules(space)
         self._known: dict[int, ProgramJoin | None] = {}
         self.failed: list[str] = []
 
@@ -65,16 +80,36 @@ class Joins:
             proto = self.protos.get(program)
             if proto is not None:
                 try:
-                    self._known[program] = join_of(proto, module_name(self._path, program))
+                    self._known[program] = self._checked(join_of(proto, module_name(self._path, program)), program)
                 except InputError as error:
                     self.failed.append(str(error))
         return self._known[program]
 
+    def _checked(self, joined: ProgramJoin, program: int) -> ProgramJoin | None:
+        """Return the join, or None where its module came from elsewhere and is not the one that ran."""
+        given = self._given.get(program)
+        if given is None:
+            return joined
+        missing = [op for op in given.ops if joined.find(op) is None]
+        if len(missing) <= OTHER_MODULE * len(given.ops):
+            return joined
+        del self.protos[program]
+        self.failed.append(
+            f"{given.source} is not the module that ran as program {program}, and is not used: "
+            f"{len(missing):,} of {len(given.ops):,} instructions that ran are not in it, such as {missing[0]}"
+        )
+        return None
 
-def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one."""
-    space = open_trace(path)
-    return measure_space(space, on_progress)
+
+def measure_file(
+    path: str | Path, *, hlo: Sequence[str] = (), on_progress: Callable[[str], None] | None = None
+) -> MeasuredFile:
+    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one.
+
+    ``hlo`` are files or dumps with the modules that the trace does not carry (inputs/modules.py).
+    """
+    space = open_trace(path, on_progress)
+    return measure_space(with_given_modules(space, hlo), on_progress)
 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
@@ -279,7 +314,7 @@ class _Gathered:
         joined = self.joins(program)
         is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
         if joined is None and (platform == "gpu" or self._unattributed) and not is_said:
-            self.unknown.append(_NO_MODULE)
+            self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
@@ -296,7 +331,9 @@ class _Gathered:
             self.unknown.append(
                 Unknown(
                     f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
-                    GRAPHS_OFF,
+                    f"nsys profile --cuda-graph-trace=node, or {GRAPHS_OFF}"
+                    if self.space.kind == "nsys"
+                    else GRAPHS_OFF,
                     "time",
                 )
             )
@@ -304,7 +341,7 @@ class _Gathered:
             self.limits.append(
                 f"{sum(self._hidden.values()):,} events are in command buffers ({listed(sorted(self._hidden), 2)}) "
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
-                f"{GRAPHS_OFF} shows them"
+                f"{GRAPHS_OFF} shows them{_OR_WHOLE if self.space.kind == 'nsys' else ''}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Finding the files of a run, of any format of profiles that has several files in a directory."""
+"""Finding the files of a profile of any known format."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ from pathlib import Path
 
 from hloinspect.errors import InputError
 from hloinspect.profiles.nsys.archive_members import find_archives
+from hloinspect.profiles.nsys.find import find_reports
 from hloinspect.profiles.xplane.find import find_xplanes
 
 
 def find_profiles(path: str | Path) -> tuple[Path, ...]:
-    """Return the traces of one run, sorted by name: a file, the XSpaces of a profile directory (``find_xplanes``), or
-    the archives of nsys-jax in a directory (``find_archives``). Raises InputError where there is none."""
+    """Return the profiles of one run, one for each host or rank. Raises InputError where there is none.
+
+    ``path`` is a file, or a directory: of ``jax.profiler`` (``find_xplanes``), with archives of nsys-jax, or with
+    exports or reports of Nsight Systems, whichever there is first.
+    """
     try:
         return find_xplanes(path)
     except InputError:
-        try:
-            found = find_archives(path) if Path(path).is_dir() else ()
-        except (OSError, ValueError):
-            found = ()
-        if not found:
-            raise
-        return found
+        if others := _others(Path(path)):
+            return others
+        raise
+
+
+def _others(path: Path) -> tuple[Path, ...]:
+    try:
+        return (find_archives(path) or find_reports(path)) if path.is_dir() else ()
+    except (OSError, ValueError, InputError):
+        return ()
