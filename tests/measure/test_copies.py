@@ -5,8 +5,11 @@ The traces are synthetic: a module that is played, and copies at random times be
 
 from __future__ import annotations
 
+import lzma
 import random
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -244,3 +247,49 @@ def written(events: Sequence[Event], folder: Path) -> Path:
     run = play("optimizer")
     run.events = list(events)
     return write_trace(trace_of(run, "optimizer"), folder / "host.xplane.pb")
+
+
+# ---- real profiles without any program (Nsight Systems of PyTorch)
+
+
+@pytest.mark.parametrize("name", ["h100_2gpu_1s", "mfu_2gpu_before", "mock"])
+def test_real_exports_give_their_copies_by_kind_and_what_the_device_did_besides(
+    corpus: Path, tmp_path: Path, name: str
+) -> None:
+    """Compare with plain queries on the file: kinds 1 and 2 are to and from the device, 0 and 1 pageable and pinned."""
+    path = corpus / "nsys" / f"{name}.sqlite.xz"
+    (tmp_path / "plain.sqlite").write_bytes(lzma.decompress(path.read_bytes()))
+    with closing(sqlite3.connect(tmp_path / "plain.sqlite")) as database:
+        rows = database.execute(
+            "select copyKind, min(srcKind, dstKind), count(*), sum(bytes), sum(end - start) * 1000 "
+            "from CUPTI_ACTIVITY_KIND_MEMCPY where copyKind in (1, 2) group by 1, 2"
+        ).fetchall()
+        inside = "select count(*), coalesce(sum(end - start), 0) * 1000 from "
+        tables = {row[0] for row in database.execute("select name from sqlite_master where type = 'table'")}
+        work = [
+            database.execute(inside + table + where).fetchone()
+            for table, where in (
+                ("CUPTI_ACTIVITY_KIND_KERNEL", ""),
+                ("CUPTI_ACTIVITY_KIND_MEMSET", ""),
+                ("CUPTI_ACTIVITY_KIND_MEMCPY", " where copyKind not in (1, 2, 11, 12)"),
+            )
+            if table in tables
+        ]
+    file = measure_file(path)
+    expected = {
+        ({1: "h2d", 2: "d2h"}[way], ("pageable", "pinned")[kind]): (count, size, time)
+        for way, kind, count, size, time in rows
+    }
+    found = {(row.direction, row.memory): (row.count, row.bytes, row.device_ps) for row in file.other_copies}
+    assert found == expected
+    assert {row.origin for row in file.other_copies} == {"eager"}
+    assert (file.work_events, file.work_ps) == tuple(map(sum, zip(*work, strict=True)))
+    assert file.devices == ()
+    assert any("names the program" in unknown.reason for unknown in file.unknown)
+
+
+def test_the_rate_of_a_real_link_is_that_of_its_large_pinned_copies(corpus: Path) -> None:
+    rows = measure_file(corpus / "nsys" / "h100_2gpu_1s.sqlite.xz").other_copies
+    (row,) = [row for row in rows if (row.direction, row.memory) == ("h2d", "pinned")]
+    assert row.bytes_per_s == pytest.approx(27.7e9, rel=0.005)
+    assert row.alone_bytes > 0.9 * row.bytes
