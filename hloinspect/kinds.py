@@ -80,6 +80,13 @@ ItemKind = Literal[
 
 # ---- traces
 
+HostMemory = Literal["pinned", "pageable", "managed", "unstated"]
+"""The host's side of a copy, by the profiler. ``unstated`` is a profile that does not name it."""
+
+CopyOrigin = Literal["eager", "callback", "program"]
+"""What makes a copy that is no transfer of the step: no instruction at all, an instruction of the step that is no
+offload, or another program."""
+
 Basis = Literal["predicted", "measured"]
 """What figures are: those of the model, or those of a trace."""
 

@@ -36,11 +36,13 @@ from hloinspect.report.schema import (
     ProgramInfo,
     Report,
     StepInfo,
+    StepProgramInfo,
     Thresholds,
     TraceInfo,
     TransferInfo,
     Unknown,
 )
+from hloinspect.report.step_programs import judged_text, step_programs, time_between_ms
 from hloinspect.units import listed
 
 if TYPE_CHECKING:
@@ -322,7 +324,29 @@ def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, file
     limits = (*report.limits, LIMIT_TPU) if is_tpu and transfers else report.limits
     limits = (*limits, *_too_fast(report, transfers))
     step = StepInfo(report.step.predicted, measured_step(own))
+    programs = step_programs(own, _offload_of, doubtful=doubtful)
+    seen = replace(seen, step_programs=programs, between_programs_ms=time_between_ms(own, programs))
+    transfers = tuple(_of_one_run(transfer, programs) for transfer in transfers)
+    if programs and (judged := judged_text(programs, step.predicted is not None)):
+        limits = (*limits, judged)
     return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
+
+
+def _of_one_run(transfer: TransferInfo, programs: Sequence[StepProgramInfo]) -> TransferInfo:
+    """Return a transfer of which the ratio of waits is that of one run of its program, as the predicted wait is."""
+    found, runs = transfer.measured, next((one.runs for one in programs if one.is_module), 1.0)
+    if found is None or found.wait_ratio is None or runs <= 0:
+        return transfer
+    return replace(transfer, measured=replace(found, wait_ratio=found.wait_ratio / runs))
+
+
+def _offload_of(file: MeasuredFile, program: int) -> Offload | None:
+    """Return what the module of another program of the step has of transfers, or None where it is not known."""
+    proto = file.step_modules.get(program)
+    try:
+        return join_of(proto, module_name(file.path, program)).offload if proto is not None else None
+    except InputError:  # the file's own limits say what is wrong with it
+        return None
 
 
 def _blocked(transfer: TransferInfo) -> TransferInfo:

@@ -11,13 +11,14 @@ import numpy as np
 
 from hloinspect.errors import InputError
 from hloinspect.inputs.modules import given_modules, with_given_modules
-from hloinspect.kinds import D2H, H2D, ClassifiedBy, InstructionClass, Platform
+from hloinspect.kinds import ClassifiedBy, InstructionClass, Platform
 from hloinspect.measure import events, gpu, tpu
+from hloinspect.measure.copies import CopySample, copy_samples, other_copies
 from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
 from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, join_of, module_name
-from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
+from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
 from hloinspect.predict.classes import class_by_name
@@ -36,7 +37,7 @@ _NO_DEVICE = Unknown(
     "time",
 )
 _NO_PROGRAM = Unknown(
-    "no event on the device names the program it is of",
+    "no event on the device names the program it is of: there are no steps, and no transfers of a module",
     "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
     "time",
 )
@@ -148,7 +149,8 @@ class _Gathered:
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
-        self._other_copies: Counter[tuple[str, str]] = Counter()
+        self._copies: list[CopySample] = []
+        self._work: Counter[str] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
         self._classes: Counter[InstructionClass] = Counter()
         self._hidden: Counter[str] = Counter()
@@ -174,17 +176,17 @@ class _Gathered:
                 continue
             self._count(found)
             self._count_classes(found.ops, found.spent[0].tolist())
-            program = gpu.main_gpu_program(found, self.joins)
-            if program is None:
-                continue
-            most = plane.stats.get("memory_bandwidth")
-            device = gpu.measure_gpu(
-                *(plane.name, found, program, self.joins(program), marks, launches),
-                float(most) if isinstance(most, (int, float)) else 0.0,
-                self.joins,
-            )
+            program, device = gpu.main_gpu_program(found, self.joins), None
+            stat = plane.stats.get("memory_bandwidth")
+            most = float(stat) if isinstance(stat, (int, float)) else 0.0
+            if program is not None:
+                order = next((one.order for one in self._devices if one.program == program), None)
+                device = gpu.measure_gpu(plane.name, found, program, self.joins, marks, launches, most, order)
             if device is not None:
                 self._devices.append(device)
+            others = [one.program for one in device.programs] if device is not None else []
+            programs = {*others, *(() if program is None else (program,))}
+            self._copies += copy_samples(found, programs, device, most)
 
     def _count(self, found: DeviceEvents) -> None:
         """Add up the device's time, by program and by the source that gave an event its kind."""
@@ -199,12 +201,9 @@ class _Gathered:
             if op.is_hidden:
                 self._hidden[op.name] += count
                 self._graphs += count if op.is_graph else 0
-            direction = {events.OTHER_TO_HOST: D2H, events.OTHER_FROM_HOST: H2D}.get(op.kind)
-            if direction:
-                self._other_copies[direction, "count"] += count
-                self._other_copies[direction, "bytes"] += op.bytes * count
-                self._other_copies[direction, "ps"] += time
-                self._other_copies[direction, "callbacks"] += count if op.rank >= 0 else 0
+            if op.kind in (events.COMPUTE, events.COLLECTIVE):
+                self._work["events"] += count
+                self._work["ps"] += time
             if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
                 self._unattributed += time
         for program, count in rarest.items():
@@ -277,11 +276,7 @@ class _Gathered:
             module=self.joins.protos.get(program) if program is not None else None,
             devices=tuple(devices),
             programs=self._programs(),
-            other_copies=tuple(
-                OtherCopies(d, *(self._other_copies[d, what] for what in ("count", "bytes", "ps", "callbacks")))
-                for d in (D2H, H2D)
-                if self._other_copies[d, "count"]
-            ),
+            other_copies=other_copies(self._copies, self._name_of),
             classified_ps=dict(self._classified),
             hidden_events=sum(self._hidden.values()),
             hidden_ops=tuple(sorted(self._hidden)),
@@ -294,8 +289,16 @@ class _Gathered:
             module_path=self.joins.source(program),
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            step_modules=self._step_modules(devices),
+            work_events=self._work["events"] if platform == "gpu" else None,
+            work_ps=self._work["ps"] if platform == "gpu" else None,
             device_bytes=self._device_bytes,
         )
+
+    def _step_modules(self, devices: Sequence[MeasuredDevice]) -> dict[int, bytes]:
+        """Return the modules of the step's other programs that have transfers."""
+        others = {one.program for device in devices for one in device.programs if one.transfers}
+        return {program: self.joins.protos[program] for program in sorted(others) if program in self.joins.protos}
 
     def _main_program(self) -> int | None:
         counts: Counter[int] = Counter()
@@ -308,9 +311,12 @@ class _Gathered:
         for number, time in self._times.most_common():
             joined = self.joins(number)
             transfers = len(joined.offload.transfers) if joined else None
-            name = joined.module.name if joined else self._names.get(number, "")
-            found.append(ProgramSeen(number, name, self._runs[number], time, transfers))
+            found.append(ProgramSeen(number, self._name_of(number), self._runs[number], time, transfers))
         return tuple(found)
+
+    def _name_of(self, program: int) -> str:
+        joined = self.joins(program)
+        return joined.module.name if joined else self._names.get(program, "")
 
     def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
         """Note what the trace does not show."""

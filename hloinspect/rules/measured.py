@@ -206,7 +206,15 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
         docs/trace.md.
     """
     report = evidence.report
-    if report.trace is not None and report.step.measured is None and not _is_rocm(evidence):
+    if report.trace is None or report.step.measured is not None or _is_rocm(evidence):
+        return
+    if report.trace.events and not report.trace.programs:
+        yield Found(
+            message="no event in the trace names the program it is of, so there are no steps: only its copies and the "
+            "time of its kernels are measured",
+            remedy="profile a jitted JAX step; of an nsys profile, with --trace=cuda,nvtx and the module",
+        )
+    else:
         yield Found(
             message="no complete step of the program is in the trace, so nothing is measured",
             remedy="trace ten steps in a row, after the warm-up, with jax.profiler.trace",

@@ -41,7 +41,7 @@ from hloinspect.report.schema.steps import (
     Spread,
     StepInfo,
 )
-from hloinspect.report.schema.trace import HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
+from hloinspect.report.schema.trace import HostInfo, OtherCopiesInfo, StepProgramInfo, TracedProgram, TraceInfo
 from hloinspect.report.schema.transfers import MeasuredTransfer, PredictedTransfer, TensorInfo, TransferInfo
 
 __all__ = [
@@ -89,6 +89,7 @@ __all__ = [
     "SourceInfo",
     "Spread",
     "StepInfo",
+    "StepProgramInfo",
     "TargetInfo",
     "TensorInfo",
     "Thresholds",
