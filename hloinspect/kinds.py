@@ -80,14 +80,29 @@ ItemKind = Literal[
 
 # ---- traces
 
+HostMemory = Literal["pinned", "pageable", "managed", "unstated"]
+"""The host's side of a copy, by the profiler. ``unstated`` is a profile that does not name it."""
+
+CopyOrigin = Literal["eager", "callback", "program"]
+"""What makes a copy that is no transfer of the step: no instruction at all, an instruction of the step that is no
+offload, or another program."""
+
 Basis = Literal["predicted", "measured"]
 """What figures are: those of the model, or those of a trace."""
 
 ClassifiedBy = Literal["hlo", "memcpy", "name"]
 """What shows of an event of a trace what it is."""
 
-ExpectedStatus = Literal["same", "same transfers", "different"]
-"""Whether the program of a trace is the one that was expected."""
+ExpectedStatus = Literal["same", "other kernels", "other order", "same transfers", "different"]
+"""How far two modules are the same, from the most: the same schedule and kernels, the same schedule, the same
+instructions, the same transfers, or not even those."""
+
+ComparedKind = Literal["compiled", "module", "dump", "profile"]
+"""What a module is compared with: what ``hloinspect compile`` wrote, a file with a module, a directory of
+``--xla_dump_to``, or a profile."""
+
+ModuleFrom = Literal["profile", "given", "dump", "none"]
+"""Where the module of a report on a run comes from; ``given``: it was given beside the profile."""
 
 SetAsideReason = Literal[
     "cut by the trace's begin",

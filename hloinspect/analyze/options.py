@@ -26,6 +26,7 @@ XLA has assigned."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     """What an input is judged for, and by which rules (None: all). ``link`` replaces the host link of the target.
+    ``against`` is what ran, which the judged module is compared with: a profile, a dump, or a module.
 
     Without a ``target`` an input is judged for its own: what it was compiled for, or the device of a profile. With
     ``none`` a profile is only measured.
@@ -35,6 +36,7 @@ class JudgeOptions:
     link: str | None = None
     rules: Choice | None = None
     memory: FollowMemory = None
+    against: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

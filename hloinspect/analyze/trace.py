@@ -25,21 +25,24 @@ from hloinspect.predict.schedule import device_count
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
 from hloinspect.profiles.xplane.find import host_of
 from hloinspect.report.build import build_report, target_info
+from hloinspect.report.judged import NOTHING_JUDGED, judged_in_profile
 from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
 from hloinspect.report.schema import (
     SCHEMA,
-    ExpectedInfo,
     InputInfo,
+    JudgedInfo,
     MemoryInfo,
     ModuleInfo,
     ProgramInfo,
     Report,
     StepInfo,
+    StepProgramInfo,
     Thresholds,
     TraceInfo,
     TransferInfo,
     Unknown,
 )
+from hloinspect.report.step_programs import judged_text, step_programs, time_between_ms
 from hloinspect.units import listed
 
 if TYPE_CHECKING:
@@ -49,7 +52,6 @@ LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows
 LIMIT_PREDICTED = (
     "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
 )
-DIFFERENT = "different"
 MAX_DIGEST_BYTES = 1 << 26
 """No hash is made of a larger trace: that would take as long as a fifth of the answer."""
 
@@ -216,6 +218,7 @@ def _judge(
             count = machine.devices or sum(len(file.devices) for file in own) or 1
             report = replace(report, target=target_info(machine.target, count, machine.source))
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
+        report = replace(report, judged=NOTHING_JUDGED)
         return TraceInspection(with_instructions(report, own, None, machine), files, None, None)
     target, module = machine.target, offload.program.module
     prediction, about_prediction = _predicted(offload, machine)
@@ -224,6 +227,7 @@ def _judge(
     count = machine.devices or device_count(module)
     report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None, machine.source)
     report = _measured(report, own, seen, files)
+    report = replace(report, judged=_judged(report, offload, own))
     report = with_instructions(report, own, joined, machine)
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
@@ -320,7 +324,29 @@ def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, file
     limits = (*report.limits, LIMIT_TPU) if is_tpu and transfers else report.limits
     limits = (*limits, *_too_fast(report, transfers))
     step = StepInfo(report.step.predicted, measured_step(own))
+    programs = step_programs(own, _offload_of, doubtful=doubtful)
+    seen = replace(seen, step_programs=programs, between_programs_ms=time_between_ms(own, programs))
+    transfers = tuple(_of_one_run(transfer, programs) for transfer in transfers)
+    if programs and (judged := judged_text(programs, step.predicted is not None)):
+        limits = (*limits, judged)
     return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
+
+
+def _of_one_run(transfer: TransferInfo, programs: Sequence[StepProgramInfo]) -> TransferInfo:
+    """Return a transfer of which the ratio of waits is that of one run of its program, as the predicted wait is."""
+    found, runs = transfer.measured, next((one.runs for one in programs if one.is_module), 1.0)
+    if found is None or found.wait_ratio is None or runs <= 0:
+        return transfer
+    return replace(transfer, measured=replace(found, wait_ratio=found.wait_ratio / runs))
+
+
+def _offload_of(file: MeasuredFile, program: int) -> Offload | None:
+    """Return what the module of another program of the step has of transfers, or None where it is not known."""
+    proto = file.step_modules.get(program)
+    try:
+        return join_of(proto, module_name(file.path, program)).offload if proto is not None else None
+    except InputError:  # the file's own limits say what is wrong with it
+        return None
 
 
 def _blocked(transfer: TransferInfo) -> TransferInfo:
@@ -377,16 +403,22 @@ def _bare_report(
     )
 
 
-def _expected(report: Report, offload: Offload, expect: str) -> Report:
-    from hloinspect.report.expect import compare
+def _judged(report: Report, offload: Offload, own: Sequence[MeasuredFile]) -> JudgedInfo:
+    """Return which module was judged. Of several hosts the evidence is that of the file which shows it least."""
+    known = [file.explained for file in own if file.explained is not None]
+    worst = min(known, key=lambda found: (found.is_trusted, found.found / found.events), default=None)
+    given = next((file.module_path for file in own if file.module_path), "")
+    is_prediction = any(file.host == PREDICTION_HOST for file in own)
+    return judged_in_profile(offload.program.module, report.module, worst, given, is_prediction=is_prediction)
 
-    found: ExpectedInfo = compare(report, offload, expect)
+
+def _expected(report: Report, offload: Offload, expect: str) -> Report:
+    from hloinspect.report.expect import compare_expected, unknown_of_difference
+
+    found = compare_expected(report.program, offload, expect)
     assert report.trace is not None
-    unknown = report.unknown
-    if found.status == DIFFERENT:
-        reason = f"the profiled program is not that of {expect}: {'; '.join(found.differences[:2])}"
-        unknown = (*unknown, Unknown(reason, "compile and check the program that is run, with its flags", "transfers"))
-    return replace(report, trace=replace(report.trace, expected=found), unknown=unknown)
+    unknown = unknown_of_difference(found, f"the profiled program is not that of {expect}")
+    return replace(report, trace=replace(report.trace, expected=found), unknown=(*report.unknown, *unknown))
 
 
 def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:

@@ -12,12 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo.load import DEFAULT_MAX_BYTES, load_module
 from hloinspect.inputs.dumps import dumped_modules
+from hloinspect.profiles.distinct import distinct
 from hloinspect.profiles.xplane import EventMetadata, Plane, XSpace, embedded_modules
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID, program_id_of
-from hloinspect.profiles.xplane.space import PlaneMetadata, StatValue
+from hloinspect.profiles.xplane.space import PlaneMetadata, StatColumn, StatValue
 from hloinspect.units import listed
 
 SOURCE, OPS = "hloinspect source", "hloinspect ops"
@@ -202,16 +205,16 @@ def _add_events(plane: Plane, names: dict[int, str], ops: dict[int, set[str]]) -
         program = columns.stats[PROGRAM_ID]
         if not program.present.any():
             continue
-        numbers = program.integers()
         for stat, home in (("hlo_op", ops), ("hlo_module", None)):
-            codes, texts = columns.stats[stat].labels()
-            chosen = program.present & (codes >= 0)
-            pairs = set(zip(numbers[chosen].tolist(), codes[chosen].tolist(), strict=True))
-            for number, code in pairs:
-                if home is None:
-                    names.setdefault(number, texts[code])
-                else:
-                    home.setdefault(number, set()).add(texts[code])
+            column = columns.stats[stat]
+            _, (numbers, kinds, bits) = distinct((program.integers(), column.kinds.astype(np.int64), column.bits))
+            few = StatColumn(kinds.astype(np.uint8), bits, column.texts, column.names)
+            for number, code in zip(numbers.tolist(), (labels := few.labels())[0].tolist(), strict=True):
+                text = labels[1][code] if code >= 0 else ""
+                if text and home is None:
+                    names.setdefault(number, text)
+                elif text and home is not None:
+                    home.setdefault(number, set()).add(text)
 
 
 # ---- putting modules into the profile

@@ -11,12 +11,14 @@ import numpy as np
 
 from hloinspect.errors import InputError
 from hloinspect.inputs.modules import given_modules, with_given_modules
-from hloinspect.kinds import D2H, H2D, ClassifiedBy, InstructionClass, Platform
+from hloinspect.kinds import ClassifiedBy, InstructionClass, Platform
 from hloinspect.measure import events, gpu, tpu
+from hloinspect.measure.copies import CopySample, copy_samples, other_copies
 from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
+from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, join_of, module_name
-from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
+from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
 from hloinspect.predict.classes import class_by_name
@@ -35,7 +37,7 @@ _NO_DEVICE = Unknown(
     "time",
 )
 _NO_PROGRAM = Unknown(
-    "no event on the device names the program it is of",
+    "no event on the device names the program it is of: there are no steps, and no transfers of a module",
     "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
     "time",
 )
@@ -73,6 +75,11 @@ class Joins:
         self._given = given_modules(space)
         self._known: dict[int, ProgramJoin | None] = {}
         self.failed: list[str] = []
+
+    def source(self, program: int | None) -> str:
+        """Return the file that the module of a program was read from, "" where the trace itself has it."""
+        given = self._given.get(program) if program is not None and program in self.protos else None
+        return given.source if given is not None else ""
 
     def __call__(self, program: int) -> ProgramJoin | None:
         if program not in self._known:
@@ -142,10 +149,12 @@ class _Gathered:
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
-        self._other_copies: Counter[tuple[str, str]] = Counter()
+        self._copies: list[CopySample] = []
+        self._work: Counter[str] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
         self._classes: Counter[InstructionClass] = Counter()
         self._hidden: Counter[str] = Counter()
+        self._named: dict[int, Counter[str]] = {}
         self._graphs = 0
         self._unattributed = 0
         self._events = 0
@@ -167,17 +176,17 @@ class _Gathered:
                 continue
             self._count(found)
             self._count_classes(found.ops, found.spent[0].tolist())
-            program = gpu.main_gpu_program(found, self.joins)
-            if program is None:
-                continue
-            most = plane.stats.get("memory_bandwidth")
-            device = gpu.measure_gpu(
-                *(plane.name, found, program, self.joins(program), marks, launches),
-                float(most) if isinstance(most, (int, float)) else 0.0,
-                self.joins,
-            )
+            program, device = gpu.main_gpu_program(found, self.joins), None
+            stat = plane.stats.get("memory_bandwidth")
+            most = float(stat) if isinstance(stat, (int, float)) else 0.0
+            if program is not None:
+                order = next((one.order for one in self._devices if one.program == program), None)
+                device = gpu.measure_gpu(plane.name, found, program, self.joins, marks, launches, most, order)
             if device is not None:
                 self._devices.append(device)
+            others = [one.program for one in device.programs] if device is not None else []
+            programs = {*others, *(() if program is None else (program,))}
+            self._copies += copy_samples(found, programs, device, most)
 
     def _count(self, found: DeviceEvents) -> None:
         """Add up the device's time, by program and by the source that gave an event its kind."""
@@ -185,18 +194,16 @@ class _Gathered:
         rarest: dict[int, int] = {}
         for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
             self._classified[BY[op.by]] += time
+            self._count_name(op, count)
             if op.program:
                 self._times[op.program] += time
                 rarest[op.program] = min(count, rarest.get(op.program, count))
             if op.is_hidden:
                 self._hidden[op.name] += count
                 self._graphs += count if op.is_graph else 0
-            direction = {events.OTHER_TO_HOST: D2H, events.OTHER_FROM_HOST: H2D}.get(op.kind)
-            if direction:
-                self._other_copies[direction, "count"] += count
-                self._other_copies[direction, "bytes"] += op.bytes * count
-                self._other_copies[direction, "ps"] += time
-                self._other_copies[direction, "callbacks"] += count if op.rank >= 0 else 0
+            if op.kind in (events.COMPUTE, events.COLLECTIVE):
+                self._work["events"] += count
+                self._work["ps"] += time
             if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
                 self._unattributed += time
         for program, count in rarest.items():
@@ -226,6 +233,8 @@ class _Gathered:
                 self._names.setdefault(number, trace.run_name.get(number, ""))
             by_op = np.zeros(len(trace.ops), np.int64)
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
+            for op, count in zip(trace.ops, np.bincount(trace.op, minlength=len(trace.ops)).tolist(), strict=True):
+                self._count_name(op, count)
             self._count_classes(trace.ops, by_op.tolist())
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
                 self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
@@ -236,7 +245,20 @@ class _Gathered:
                 device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
                 self._devices += [device] if device is not None else []
 
+    def _count_name(self, op: Op, count: int) -> None:
+        """Count the events that name an instruction of a program."""
+        if op.program and op.instruction:
+            self._named.setdefault(op.program, Counter())[op.instruction] += count
+
     # ---- the result
+
+    def _explained(self, program: int | None) -> Explained | None:
+        """Return how far the module of a program explains its events."""
+        joined = self.joins(program) if program is not None else None
+        if joined is None or program is None:
+            return None
+        name = self._names.get(program, "").partition("(")[0]
+        return explained(joined, self._named.get(program, {}), joined.module.name, name)
 
     def result(self, platform: Platform | Literal[""]) -> MeasuredFile:
         program = self._main_program()
@@ -254,11 +276,7 @@ class _Gathered:
             module=self.joins.protos.get(program) if program is not None else None,
             devices=tuple(devices),
             programs=self._programs(),
-            other_copies=tuple(
-                OtherCopies(d, *(self._other_copies[d, what] for what in ("count", "bytes", "ps", "callbacks")))
-                for d in (D2H, H2D)
-                if self._other_copies[d, "count"]
-            ),
+            other_copies=other_copies(self._copies, self._name_of),
             classified_ps=dict(self._classified),
             hidden_events=sum(self._hidden.values()),
             hidden_ops=tuple(sorted(self._hidden)),
@@ -267,10 +285,20 @@ class _Gathered:
             class_ps=dict(self._classes),
             versions=_versions(self.space),
             events=self._events,
+            explained=self._explained(program),
+            module_path=self.joins.source(program),
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            step_modules=self._step_modules(devices),
+            work_events=self._work["events"] if platform == "gpu" else None,
+            work_ps=self._work["ps"] if platform == "gpu" else None,
             device_bytes=self._device_bytes,
         )
+
+    def _step_modules(self, devices: Sequence[MeasuredDevice]) -> dict[int, bytes]:
+        """Return the modules of the step's other programs that have transfers."""
+        others = {one.program for device in devices for one in device.programs if one.transfers}
+        return {program: self.joins.protos[program] for program in sorted(others) if program in self.joins.protos}
 
     def _main_program(self) -> int | None:
         counts: Counter[int] = Counter()
@@ -283,9 +311,12 @@ class _Gathered:
         for number, time in self._times.most_common():
             joined = self.joins(number)
             transfers = len(joined.offload.transfers) if joined else None
-            name = joined.module.name if joined else self._names.get(number, "")
-            found.append(ProgramSeen(number, name, self._runs[number], time, transfers))
+            found.append(ProgramSeen(number, self._name_of(number), self._runs[number], time, transfers))
         return tuple(found)
+
+    def _name_of(self, program: int) -> str:
+        joined = self.joins(program)
+        return joined.module.name if joined else self._names.get(program, "")
 
     def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
         """Note what the trace does not show."""
@@ -319,6 +350,12 @@ class _Gathered:
         is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
         if joined is None and (platform == "gpu" or self._unattributed) and seen_copies and not is_said:
             self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
+        found = self._explained(program)
+        if found is not None and not found.is_trusted:
+            reason = f"the module is not the one that ran: {found.text}"
+            self.unknown.append(
+                Unknown(reason, "give the module of this run (its --xla_dump_to directory)", "transfers")
+            )
         if not seen_copies:
             self.limits.append(
                 "time in which only copies between device and host run counts as idle: they are not seen"

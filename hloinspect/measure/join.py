@@ -135,6 +135,10 @@ class ProgramJoin:
             self._done_ranks = {number: tuple(sorted(ranks)) for number, ranks in found.items()}
         return self._done_ranks.get(pair, ())
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether the module has an instruction of that name."""
+        return isinstance(name, str) and self.find(name) is not None
+
     def find(self, name: str) -> Joined | None:
         """Return the description of the instruction of that name, or None where the module has none."""
         if name not in self._known:

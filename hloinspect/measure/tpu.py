@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -123,8 +123,10 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
     name = kind.display_name or kind.name
     module = join_to(program or 0)
     joined = module.find(name) if module is not None else None
+    named = name if program else ""
     if joined is None:
-        return _op_by_name(kind.name, name, program or 0)
+        op, role = _op_by_name(kind.name, name, program or 0)
+        return replace(op, instruction=named), role
     what = {
         join.COLLECTIVE: events.COLLECTIVE,
         join.CONTROL: events.IGNORED,
@@ -137,6 +139,7 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
         *(what, BY_HLO, program or 0, joined.rank, joined.transfer, joined.bytes, name),
         asynchronous=joined.asynchronous,
         pair=joined.pair,
+        instruction=named,
     )
     return op, joined.role
 

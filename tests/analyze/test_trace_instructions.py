@@ -106,7 +106,8 @@ def test_the_report_on_the_h100_step_says_first_that_the_model_does_not_explain_
     assert text.startswith("the model does not explain this profile: measured 125 ms, predicted 47.6 ms (43.6 ms to ")
     assert "scatter instructions take 50.8 ms where" in text
     assert found_in(report).unexplained == text
-    assert " ".join(unstyle(to_text(report)).split()).startswith(text)
+    said, shown = " ".join(unstyle(to_text(report)).split()), " ".join(report.first_texts)
+    assert said.startswith(f"{shown} {text} jit_train_step measured on 4 x ")  # after which module was judged
     assert "The model does not explain this profile" in html_page(report)
     assert to_text(report).count(UNEXPLAINED) == 1
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -20,15 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.nsys.pages import ABSENT, ROW, map_pages
 from hloinspect.timeline.spans import Flags, Ints
 
 MAGIC = b"SQLite format 3\0"
-ABSENT = np.iinfo(np.int64).min
-"""What a column holds where a row has no integer."""
-
-ROW = ""
-"""Name of the column of SQLite's numbers of rows. A column of a table has no empty name here."""
-
 CHUNK_ROWS = 1 << 17
 """Rows that are read together. A column of them is a text of about 2 MB, and larger ones are no faster."""
 
@@ -41,7 +36,7 @@ _LEAST_ROW_BYTES = 6
 
 _STEPS_BEFORE, _STEPS_A_BYTE, _STEPS_BETWEEN = 100_000_000, 40, 1_000_000
 _READABLE = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ})
-_FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "max", "length", "substr", "typeof"})
+_FUNCTIONS = frozenset({"count", "group_concat", "ifnull", "length", "max", "min", "substr", "typeof"})
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_CELL_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 1 << 20,
@@ -55,11 +50,14 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 _COMMA, _MINUS, _ZERO, _NINE = b",-09"
-_MOST_DIGITS = 19
+_PLAIN = b"0123456789,"
 _NUMBER = re.compile(rb"-?[0-9]{1,19}")
 _ROW_NUMBERS = ("_rowid_", "rowid", "oid")
 
 Cell = int | float | str | bytes | None
+
+
+__all__ = ["ABSENT", "ROW", "Cell", "Database"]
 
 
 class Database:
@@ -76,8 +74,10 @@ class Database:
         with self._errors():
             self._connection = _connect(path, self._size_bytes)
         self._columns: dict[str, tuple[str, ...]] = {}
+        self._pages = map_pages(path)
+        self.notes += _notes_of_logs(path)
         try:
-            self.tables = self._real_tables()
+            self._roots = self._real_tables()
         except BaseException:
             self.close()
             raise
@@ -112,12 +112,11 @@ class Database:
         known = [column for column in columns if column in own or (column == ROW and own)]
         parts: dict[str, list[Ints]] = {column: [] for column in known}
         rows = wrong = 0
-        for chunk, count in self._chunks(table, known, where) if known else ():
-            rows += count
-            for column, cells in zip(known, chunk, strict=True):
-                values, odd = _parsed(cells, count)
+        parsed = self._from_pages(table, known) if known and not where else None
+        for chunk, count, odd in parsed or (self._chunks(table, known, where) if known else ()):
+            rows, wrong = rows + count, wrong + odd
+            for column, values in zip(known, chunk, strict=True):
                 parts[column].append(values)
-                wrong += odd
         if wrong:
             self.notes.append(f"{wrong:,} cells of {table} hold no integer where there should be one: not used")
         none = np.zeros(0, np.int64)
@@ -146,20 +145,19 @@ class Database:
             yield from found
             count += len(found)
 
-    def numbered(self, table: str, expression: str, where: str) -> Iterator[tuple[int, str]]:
+    def numbered(self, table: str, expression: str, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield SQLite's number of each row that meets a condition of ours, and a text of it (an expression of
-        ours)."""
+        ours) as UTF-8."""
         number = self._row_number(table)
-        query = f"SELECT {number}, {expression} FROM {_quoted(table)} NOT INDEXED WHERE {where} ORDER BY {number}"
+        query = f"SELECT {number}, {expression} FROM {_quoted(table)} NOT INDEXED WHERE {where}"
         with self._errors():
-            cursor = self._connection.execute(query)
-            cursor.arraysize = 10_000
-        while True:
-            with self._errors():
-                found = cursor.fetchmany()
-            if not found:
-                return
-            yield from ((row, str(text)) for row, text in found)
+            self._connection.text_factory = bytes  # texts repeat: decoding each would take most of the time
+            try:
+                cursor = self._connection.execute(query)
+                while rows := cursor.fetchmany(10_000):
+                    yield from ((row, text) for row, text in rows if isinstance(text, bytes))
+            finally:
+                self._connection.text_factory = _text
 
     def texts(self, table: str, key: str, value: str, wanted: Flags | frozenset[int], most: int) -> dict[int, str]:
         """Return the first ``most`` characters of a text column by an integer column, for the wanted integers."""
@@ -176,8 +174,13 @@ class Database:
 
     # ---- reading
 
-    def _real_tables(self) -> frozenset[str]:
+    @property
+    def tables(self) -> Collection[str]:
         """Return the names of the tables that are in the file itself: no views, no virtual tables."""
+        return self._roots.keys()
+
+    def _real_tables(self) -> dict[str, int]:
+        """Return the first page of each table that is in the file itself, by name."""
         with self._errors():
             rows = self._connection.execute(
                 "SELECT name, type, rootpage FROM sqlite_master WHERE type = 'table' OR type = 'view'"
@@ -186,39 +189,64 @@ class Database:
             raise InputError(
                 f"{self.name}: expected an export of Nsight Systems, found more than {MAX_TABLES:,} tables"
             )
-        real = {str(name) for name, kind, root in rows if kind == "table" and isinstance(root, int) and root > 0}
+        real = {str(name): root for name, kind, root in rows if kind == "table" and isinstance(root, int) and root > 0}
         unreal = sorted(str(name) for name, *_ in rows if str(name) not in real)
         if unreal:
             self.notes.append(f"{len(unreal)} views or virtual tables are not read, such as {unreal[0][:60]}")
-        return frozenset(real)
+        return real
 
-    def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[tuple[bytes, ...], int]]:
-        """Yield the columns of parts of a table, as numbers that are separated by commas, and their number."""
+    def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[list[Ints], int, int]]:
+        """Yield the columns of parts of a table, the number of rows, and how many cells hold something else.
+
+        Rows are taken by their numbers. Where these are far apart, as no export has them, they are counted instead.
+        """
         number = self._row_number(table)
-        # An alias for each column, because a name in double quotes that is no column would be a text.
-        inner = ", ".join(
-            f"{number if column == ROW else _quoted(column)} AS c{index}" for index, column in enumerate(columns)
-        )
-        outer = ", ".join(f"group_concat(ifnull(c{index}, ''))" for index in range(len(columns)))
-        condition = f" AND ({where})" if where else ""
-        query = (
-            f"SELECT count(*), max(r), {outer} FROM (SELECT {number} AS r, {inner} FROM {_quoted(table)} NOT INDEXED "
-            f"WHERE {number} > ?{condition} ORDER BY {number} LIMIT {CHUNK_ROWS})"
-        )
-        last, total = int(ABSENT), 0
-        most = self._size_bytes // _LEAST_ROW_BYTES + 1
-        while True:
+        low, high = (self._one(f"SELECT {end}({number}) FROM {_quoted(table)} NOT INDEXED") for end in ("min", "max"))
+        if low is None or high is None:
+            return
+        is_dense = high - low < self._size_bytes
+        named = (f"{number if column == ROW else _quoted(column)} AS c{place}" for place, column in enumerate(columns))
+        inner = f"SELECT {number} AS r, {', '.join(named)} FROM {_quoted(table)} NOT INDEXED WHERE {number} > ?"
+        inner += f" AND {number} <= ?{f' AND ({where})' if where else ''}"
+        inner += "" if is_dense else f" ORDER BY {number} LIMIT {CHUNK_ROWS}"  # which is slower
+        cells = ", ".join(f"group_concat(ifnull(c{place}, ''))" for place in range(len(columns)))
+        query = f"SELECT count(*), max(r), {cells} FROM ({inner})"
+        last, total = low - 1, 0
+        while last < high:
+            until = last + CHUNK_ROWS if is_dense else high
             with self._errors():
-                count, reached, *cells = self._connection.execute(query, (last,)).fetchone()
-            if not count:
-                return
+                count, reached, *texts = self._connection.execute(query, (last, until)).fetchone()
             total += count
-            if total > most or not isinstance(reached, int) or reached <= last:
+            if count > CHUNK_ROWS or total > self._size_bytes // _LEAST_ROW_BYTES or (count and reached <= last):
                 raise InputError(f"{self.name}: table {table} is damaged: it has more rows than the file can hold")
-            yield tuple(cell.encode("utf-8", "replace") if isinstance(cell, str) else b"" for cell in cells), count
-            if count < CHUNK_ROWS:
+            if count:
+                parsed = [_parsed(text.encode("utf-8", "replace"), count) for text in texts]
+                yield [values for values, _ in parsed], count, sum(wrong for _, wrong in parsed)
+            if not is_dense and count < CHUNK_ROWS:
                 return
-            last = reached
+            last = until if is_dense else reached
+
+    def _one(self, query: str) -> int | None:
+        with self._errors():
+            (value,) = self._connection.execute(query).fetchone()
+        return value if isinstance(value, int) else None
+
+    def _from_pages(self, table: str, columns: Sequence[str]) -> list[tuple[list[Ints], int, int]] | None:
+        """Return the columns as one part, read from the file's pages, or None where SQLite has to read them.
+
+        It has to where a column is the row's number by another name, or is not among the row's values.
+        """
+        if self._pages is None:
+            return None
+        with self._errors():
+            rows = self._connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchmany(MAX_TABLES)
+        own = self.columns(table)
+        if [row[1] for row in rows] != list(own) or any(row[5] and row[1] in columns for row in rows):
+            return None
+        found = self._pages.table(
+            self._roots[table], [-1 if column == ROW else own.index(column) for column in columns]
+        )
+        return None if found is None else [(found[0], len(found[0][0]), found[1])]
 
     def _row_number(self, table: str) -> str:
         """Return SQLite's name for the numbers of a table's rows, which is no column of it."""
@@ -282,7 +310,7 @@ def _may(action: int, first: str | None, second: str | None, database: str | Non
         return sqlite3.SQLITE_DENY
     allowed = action in _READABLE
     allowed |= action == sqlite3.SQLITE_FUNCTION and second in _FUNCTIONS
-    allowed |= action == sqlite3.SQLITE_PRAGMA and first == "table_info"
+    allowed |= action == sqlite3.SQLITE_PRAGMA and first in ("table_info", "table_xinfo")
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
@@ -319,6 +347,22 @@ def _check_size(path: str | Path, name: str) -> int:
     return size
 
 
+def _notes_of_logs(path: str | Path) -> list[str]:
+    """Return what to say of logs beside a file, which hold changes that are not in it yet. They are not read."""
+    found = []
+    for end, what in (("-wal", "a write-ahead log"), ("-journal", "a rollback journal")):
+        try:
+            size = os.path.getsize(f"{os.fspath(path)}{end}")
+        except (OSError, ValueError):
+            continue
+        if size:
+            found.append(
+                f"{Path(path).name}{end} is {what} beside the profile, and is not read: the file may be half written "
+                "or lack rows (open it once with sqlite3, or export it again)"
+            )
+    return found
+
+
 def _explained(error: sqlite3.Error) -> str:
     text = " ".join(str(error).split())[:200]
     if "malformed" in text or "not a database" in text or "disk I/O" in text:
@@ -338,23 +382,23 @@ def _parsed(cells: bytes, count: int) -> tuple[Ints, int]:
 
     Numbers are parsed together where each cell has one or is empty (NULL). An empty cell becomes ``ABSENT``.
     """
-    data = np.frombuffer(cells, np.uint8)
-    is_comma = data == _COMMA
-    commas = int(is_comma.sum())
+    commas = cells.count(b",")
     if commas != count - 1:  # a text with a comma, of a hostile file
         return np.full(count, ABSENT), count
-    if commas == len(data):
+    if commas == len(cells):
         return np.full(count, ABSENT), 0
-    is_digit = (data >= _ZERO) & (data <= _NINE)
-    if int(is_digit.sum()) + commas < len(data) and not _are_signs(data, ~(is_digit | is_comma)):
-        return _parsed_singly(cells, count)
-    sizes = np.diff(np.flatnonzero(is_comma), prepend=-1, append=len(data)) - 1
-    if int(sizes.max()) > _MOST_DIGITS:
-        return _parsed_singly(cells, count)
-    if sizes.all():
+    if cells.translate(None, _PLAIN):
+        data = np.frombuffer(cells, np.uint8)
+        if not _are_signs(data, ((data < _ZERO) | (data > _NINE)) & (data != _COMMA)):
+            return _parsed_singly(cells, count)
+    if b",," not in cells and cells[0] != _COMMA != cells[-1]:
         return np.fromstring(cells, np.int64, sep=","), 0
+    data = np.frombuffer(cells, np.uint8)
+    is_comma = data == _COMMA
+    empty = np.diff(np.flatnonzero(is_comma), prepend=-1, append=len(data)) == 1
+    is_comma[1:] &= is_comma[:-1]  # a comma behind one, or at the begin, ends an empty cell
     values = np.full(count, ABSENT)
-    values[sizes > 0] = np.fromstring(b",".join(filter(None, cells.split(b","))), np.int64, sep=",")
+    values[~empty] = np.fromstring(data[~is_comma].tobytes().rstrip(b","), np.int64, sep=",")
     return values, 0
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hloinspect.profiles.distinct import distinct
 from hloinspect.profiles.nsys import names
 from hloinspect.profiles.nsys.database import ABSENT, ROW, Database
-from hloinspect.profiles.nsys.ranges import Ranges, innermost, nearest, nested
+from hloinspect.profiles.nsys.ranges import Ranges, innermost, nested
 from hloinspect.profiles.nsys.tables import NODES, NVTX, PROCESS_BITS, Calls, Rows, strings_of
 from hloinspect.timeline.spans import Flags, Ints
 
@@ -41,13 +42,23 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class XlaRanges:
-    """XLA's ranges. ``op`` is for each an index into ``ops``, ``program`` one into ``programs``, -1 for none."""
+    """XLA's ranges: of thunks, whose kinds are indices into ``ops``, and of modules, with indices into ``programs``."""
 
-    ranges: Ranges
-    op: Ints
-    program: Ints
+    thunks: Ranges
+    modules: Ranges
     ops: tuple[str, ...]
     programs: tuple[Program, ...]
+
+    def __len__(self) -> int:
+        return len(self.thunks) + len(self.modules)
+
+    def around(self, thread: Ints, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+        """Return the instruction and the program of the innermost ranges around each call, -1 for none."""
+        found = []
+        for ranges in (self.thunks, self.modules):
+            place = innermost(ranges, thread, start, end)
+            found.append(np.where(place >= 0, ranges.kind[place], -1) if len(ranges) else place)
+        return found[0], found[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,91 +76,81 @@ class Joined:
 def xla_ranges(database: Database) -> XlaRanges:
     """Return XLA's ranges: those of the domain TSL, or where a process has no rows of domains, those named like
     them."""
-    columns = database.integers(NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId"))
-    usable = (columns["eventType"] == PUSH_POP) & (columns["start"] != ABSENT) & (columns["globalTid"] != ABSENT)
-    usable &= (columns["endGlobalTid"] == ABSENT) | (columns["endGlobalTid"] == columns["globalTid"])
-    usable &= columns["end"] >= columns["start"]  # one that was never closed has no end, and is around nothing
-    usable &= _in_domain(database, columns["globalTid"], columns["domainId"])
-    kind, texts = _kinds(database, columns["textId"])
-    chosen = np.flatnonzero(usable & (kind >= 0))
-    kind = kind[chosen]
-    thread, start, end = (columns[name][chosen] for name in ("globalTid", "start", "end"))
-    ranges = nested(thread, start, end, kind)
-    is_module = np.array([text.startswith(names.MODULE) for text in texts], np.bool_)
+    known = database.columns(NVTX)
+    if not {"start", "end", "eventType", "globalTid"} <= set(known):
+        none = nested(*(np.zeros(0, np.int64),) * 4)
+        return XlaRanges(none, none, (), ())
+    columns = database.integers(
+        NVTX, ("start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", ROW)
+    )
+    thread, start, end = columns["globalTid"], columns["start"], columns["end"]
+    # One that was never closed has no end: it is around nothing, as in NVIDIA's own reports.
+    usable = (columns["eventType"] == PUSH_POP) & (start != ABSENT) & (thread != ABSENT) & (end >= start)
+    usable &= (columns["endGlobalTid"] == ABSENT) | (columns["endGlobalTid"] == thread)
+    for process, domain in _domains(database, np.flatnonzero(columns["eventType"] == DOMAIN)).items():
+        usable &= (thread & PROCESS_BITS != process) | (columns["domainId"] == domain)
+    kind, texts = _kinds(database, columns["textId"], columns[ROW])
+    usable &= kind >= 0
+
+    def chosen(of_kind: Ints) -> Ranges:
+        own = of_kind[kind] if len(of_kind) else kind
+        these = np.flatnonzero(usable & (own >= 0))
+        return nested(thread[these], start[these], end[these], own[these])
+
     ops: dict[str, int] = {"": -1}
     for text in texts:
         ops.setdefault(names.thunk_op(text), len(ops) - 1)
-    op_of = np.array([ops[names.thunk_op(text)] for text in texts], np.int64)
-    programs, program_of = _programs(np.unique(kind[is_module[kind]]), texts)
-    op = _of_nearest(ranges, op_of)
-    return XlaRanges(ranges, op, _of_nearest(ranges, program_of), tuple(op for op in ops if op), programs)
+    programs, program_of = _programs(texts)
+    thunks = chosen(np.array([ops[names.thunk_op(text)] for text in texts], np.int64))
+    return XlaRanges(thunks, chosen(program_of), tuple(op for op in ops if op), programs)
 
 
-def _of_nearest(ranges: Ranges, of_kind: Ints) -> Ints:
-    """Return for each range what its kind has, or the kind of the nearest range around it that has something."""
-    if not len(ranges):
-        return np.zeros(0, np.int64)
-    own = of_kind[ranges.kind]
-    around = nearest(ranges, own >= 0)
-    return np.where(around >= 0, own[around], -1)
-
-
-def _kinds(database: Database, text_id: Ints) -> tuple[Ints, list[str]]:
+def _kinds(database: Database, text_id: Ints, row: Ints) -> tuple[Ints, list[str]]:
     """Return for each row the index of its name, -1 where it is none of XLA's, and these names."""
     texts: dict[str, int] = {}
-    kind = np.full(len(text_id), -1, np.int64)
-    wanted = np.unique(text_id[text_id != ABSENT])
+    code, (wanted,) = distinct((text_id,))
     registered = strings_of(database, frozenset(wanted.tolist()), names.MAX_NAME)
     is_ours = {number: text for number, text in registered.items() if text.startswith((names.THUNK, names.MODULE))}
-    if len(wanted):
-        number_of = np.array(
-            [texts.setdefault(is_ours[n], len(texts)) if n in is_ours else -1 for n in wanted.tolist()]
-        )
-        place = np.minimum(np.searchsorted(wanted, text_id), len(wanted) - 1)
-        kind = np.where(wanted[place] == text_id, number_of[place], -1)
+    number_of = [texts.setdefault(is_ours[n], len(texts)) if n in is_ours else -1 for n in wanted.tolist()]
+    kind = np.array(number_of, np.int64)[code]
     if "text" in database.columns(NVTX):
-        written = _written(database)
-        if written:
-            row = database.integers(NVTX, (ROW,))[ROW]
-            place = np.searchsorted(row, np.array([number for number, _ in written]))
-            kind[place] = [texts.setdefault(text, len(texts)) for _, text in written]
+        _add_written(database, row, kind, texts)
     return kind, list(texts)
 
 
-def _written(database: Database) -> list[tuple[int, str]]:
-    """Return the rows whose name of XLA is in the row itself: SQLite's number of each, and the name."""
-    conditions = (f"(text >= '{prefix}' AND text < '{prefix[:-1]}$')" for prefix in (names.THUNK, names.MODULE))
-    where = f"typeof(text) = 'text' AND ({' OR '.join(conditions)})"
-    found = database.numbered(NVTX, f"substr(text, 1, {names.MAX_NAME})", where)
-    return [(row, text) for row, text in found if text.startswith((names.THUNK, names.MODULE))]
+def _add_written(database: Database, row: Ints, kind: Ints, texts: dict[str, int]) -> None:
+    """Set the kinds of the rows that have their name in them, and add these names."""
+    where = f"text >= '{names.THUNK}' AND text < '{names.MODULE[:-1]}$'"
+    found: dict[bytes, list[int]] = {}
+    for number, text in database.numbered(NVTX, f"substr(text, 1, {names.MAX_NAME})", where):
+        found.setdefault(text, []).append(number)
+    for text, rows in found.items():
+        name = text.decode("utf-8", "replace")
+        if name.startswith((names.THUNK, names.MODULE)):
+            place = np.searchsorted(row, rows)
+            kind[place[place < len(row)]] = texts.setdefault(name, len(texts))
 
 
-def _in_domain(database: Database, thread: Ints, domain: Ints) -> Flags:
-    """Return which ranges may be XLA's by their domain. Each process numbers its domains for itself."""
+def _domains(database: Database, is_there: Ints) -> dict[int, int]:
+    """Return the number of the domain TSL by process. Each numbers its domains for itself.
+
+    A process whose rows of domains are cut off, or that has none, is not there: its ranges are known by their names.
+    """
+    if not len(is_there):
+        return {}
     rows = database.rows(NVTX, ("domainId", "globalTid", "text", "textId"), f"eventType = {DOMAIN}", _DOMAINS)
     found = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
     registered = strings_of(database, frozenset(row[3] for row in found if isinstance(row[3], int)), 256)
     own: dict[int, int] = {}
-    known: set[int] = set()
     for number, tid, text, text_id in found:
-        assert isinstance(number, int)
-        assert isinstance(tid, int)
         name = text if isinstance(text, str) else registered.get(text_id, "") if isinstance(text_id, int) else ""
-        known.add(tid & PROCESS_BITS)
-        if name == names.TSL:
+        if name == names.TSL and isinstance(number, int) and isinstance(tid, int):
             own[tid & PROCESS_BITS] = number
-    fits = np.ones(len(thread), np.bool_)
-    process = thread & PROCESS_BITS
-    for one in known:
-        # A process whose rows of domains are partly cut off by --times may lack that of TSL.
-        if one in own:
-            fits &= (process != one) | (domain == own[one])
-    return fits
+    return own
 
 
-def _programs(kinds: Ints, texts: Sequence[str]) -> tuple[tuple[Program, ...], Ints]:
-    """Return the programs of the kinds of ranges that are modules, and for each kind the index of its program, -1 for
-    none.
+def _programs(texts: Sequence[str]) -> tuple[tuple[Program, ...], Ints]:
+    """Return the programs that names of ranges name, and for each name the index of its program, -1 for none.
 
     Each process numbers its programs for itself. Where two have one number and other names, the later one gets a new
     number.
@@ -158,8 +159,8 @@ def _programs(kinds: Ints, texts: Sequence[str]) -> tuple[tuple[Program, ...], I
     programs: list[Program] = []
     taken: set[int] = set()
     by_kind = np.full(len(texts), -1, np.int64)
-    for kind in kinds.tolist():
-        module = names.module_of(texts[kind])
+    for kind, text in enumerate(texts):
+        module = names.module_of(text)
         if module is None:
             continue
         if module not in found:
@@ -178,17 +179,12 @@ def join_rows(database: Database, rows: Rows, calls: Calls, xla: XlaRanges) -> J
     """Return the instruction, the program and the call of each row."""
     call = _calls_of(rows, calls)
     launched = call >= 0
-    around = np.full(len(calls), -1, np.int64)
     used = np.zeros(len(calls), np.bool_)
     used[call[launched]] = True
     these = np.flatnonzero(used)
-    around[these] = innermost(xla.ranges, calls.thread[these], calls.start[these], calls.end[these])
-    op = np.full(len(rows), -1, np.int64)
-    program = np.full(len(rows), -1, np.int64)
-    if len(xla.ranges) and len(calls):
-        place = np.where(launched, around[np.maximum(call, 0)], -1)
-        inside = place >= 0
-        op[inside], program[inside] = xla.op[place[inside]], xla.program[place[inside]]
+    of_call = np.full((2, len(calls) + 1), -1, np.int32)  # the last one is for rows without a call
+    of_call[:, these] = xla.around(calls.thread[these], calls.start[these], calls.end[these])
+    op, program = of_call[0].take(call).astype(np.int64), of_call[1].take(call).astype(np.int64)
     ops = list(xla.ops)
     in_graph = np.flatnonzero(rows.node != ABSENT)
     if len(in_graph):
@@ -207,7 +203,9 @@ def _calls_of(rows: Rows, calls: Calls) -> Ints:
     process = rows.process if len(processes) > 1 else np.where(rows.process == ABSENT, processes[0], rows.process)
     known, row_key = _keys(processes, process, rows.correlation)
     _, call_key = _keys(processes, call_process, calls.correlation)
-    order = np.argsort(call_key, kind="stable")
+    order = np.argsort(call_key)
+    if (call_key[order[1:]] == call_key[order[:-1]]).any():  # not so in an export: the first one counts
+        order = np.argsort(call_key, kind="stable")
     call_key = call_key[order]
     place = np.minimum(np.searchsorted(call_key, row_key), len(order) - 1)
     return np.where(known & (call_key[place] == row_key), order[place], -1)
@@ -286,11 +284,7 @@ def _creations(database: Database, xla: XlaRanges) -> _Nodes:
     same[1:] = (node[order[1:]] == node[order[:-1]]) & (process[order[1:]] == process[order[:-1]])
     order = order[~same]
     start, end, thread, node, original, process = (c[order] for c in (start, end, thread, node, original, process))
-    place = innermost(xla.ranges, thread, start, np.maximum(end, start))
-    if not len(xla.ranges):
-        return _Nodes(process, node, place, place)
-    op = np.where(place >= 0, xla.op[place], -1)
-    program = np.where(place >= 0, xla.program[place], -1)
+    op, program = xla.around(thread, start, np.maximum(end, start))
     origin = _places(process, original, process, node)
     for _ in range(_MAX_CLONES):
         copied = (op < 0) & (origin >= 0)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.distinct import distinct
 from hloinspect.profiles.nsys.database import ABSENT
 from hloinspect.profiles.nsys.devices import Gpus
 from hloinspect.profiles.nsys.joins import Joined
@@ -42,7 +43,6 @@ MIGRATIONS = "Unified memory"
 """Name of the line with migrations of unified memory, which no stream runs."""
 
 _STREAM_WORDS = {KERNEL: "Compute", MEMSET: "Memset", GRAPH: "Graph"}
-_DENSE = 1 << 22
 
 
 class Texts:
@@ -123,8 +123,8 @@ def device_planes(
     """
     kinds, texts, clock = _Kinds(), shared.texts, shared.clock
     kind, details, is_migration = _labels(rows, shared.strings, kinds, texts)
-    device_of, devices = _distinct((rows.process, rows.device))
-    line_of, lines = _distinct(
+    device_of, devices = distinct((rows.process, rows.device))
+    line_of, lines = distinct(
         (device_of, np.where(is_migration, -1, rows.context), np.where(is_migration, -1, rows.stream))
     )
     if len(lines[0]) > MAX_LINES:
@@ -187,16 +187,16 @@ def _labels(rows: Rows, strings: Mapping[int, str], kinds: _Kinds, texts: Texts)
     """Return the kind of each row, the text of its copy's details (0 for none), and whether it is a migration."""
     kind, details = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32)
     name = rows.detail[KERNEL]["demangledName"]
-    code, (values,) = _distinct((name,))
+    code, (values,) = distinct((name,))
     numbers = [kinds.number(strings.get(value, "kernel")) for value in values.tolist()]
     kind[rows.of(KERNEL)] = np.array(numbers, np.int32)[code]
     graph = rows.detail[GRAPH]["graphExecId"]
-    code, (values,) = _distinct((graph,))
+    code, (values,) = distinct((graph,))
     numbers = [kinds.number(f"CudaGraphExec:{value if value != ABSENT else 0}") for value in values.tolist()]
     kind[rows.of(GRAPH)] = np.array(numbers, np.int32)[code]
     kind[rows.of(MEMSET)] = kinds.number("Memset")
     copy = rows.detail[MEMCPY]
-    code, values_of = _distinct(
+    code, values_of = distinct(
         (*(copy[name] for name in ("copyKind", "srcKind", "dstKind", "bytes")), rows.device[rows.of(MEMCPY)])
     )
     described = [_copy(*row) for row in zip(*(column.tolist() for column in values_of), strict=True)]
@@ -287,14 +287,13 @@ def host_plane(number: int, calls: Calls, used: Flags, marks: Marks | None, shar
     steps."""
     kinds, clock = _Kinds(), shared.clock
     chosen = np.flatnonzero(used)
-    thread_of, (threads,) = _distinct((calls.thread[chosen],))
+    thread_of, (threads,) = distinct((calls.thread[chosen],))
     if len(threads) > MAX_LINES:
         raise InputError(f"expected at most {MAX_LINES:,} threads, found {len(threads):,}")
     order = np.argsort(thread_of, kind="stable")
     chosen = chosen[order]
     bounds = np.searchsorted(thread_of[order], np.arange(len(threads) + 1))
-    name_of, (names,) = _distinct((calls.name[chosen],))
-    kind = np.array([kinds.number(shared.strings.get(name, "call")) for name in names.tolist()], np.int64)[name_of]
+    kind = np.full(len(chosen), kinds.number("call"), np.int64)
     start, is_begin = clock.to_ps(calls.start[chosen])
     end, is_end = clock.to_ps(calls.end[chosen])
     lines = []
@@ -321,28 +320,3 @@ def _fixed(columns: Columns) -> Callable[[Sequence[str]], Columns]:
         return Columns(columns.metadata_id, columns.start_ps, columns.end_ps, columns.usable, own)
 
     return decode
-
-
-def _distinct(columns: Sequence[Ints]) -> tuple[Ints, tuple[Ints, ...]]:
-    """Return for each row the number of its values among the different ones, and these, sorted, as columns."""
-    code = np.zeros(len(columns[0]), np.int64)
-    size = 1
-    for column in columns:
-        low, high = (int(np.min(column)), int(np.max(column))) if len(column) else (0, 0)
-        if high - low < _DENSE // size:
-            part, span = column - low, high - low + 1
-        else:
-            values, part = np.unique(column, return_inverse=True)
-            span = len(values)
-        code = code * span + part
-        size *= span
-        if size > _DENSE:
-            values, code = np.unique(code, return_inverse=True)
-            size = len(values)
-    seen = np.zeros(size, np.bool_)
-    seen[code] = True
-    place = np.cumsum(seen) - 1
-    example = np.zeros(int(seen.sum()), np.int64)
-    code = place[code] if len(code) else code
-    example[code] = np.arange(len(code))
-    return code, tuple(column[example] for column in columns)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from hloinspect.timeline.spans import Flags, Ints
+from hloinspect.profiles.distinct import distinct
+from hloinspect.timeline.spans import Ints
 
 MAX_CLIMB = 256
 """Ranges around a call that are looked at. XLA nests a few for each loop in a loop."""
@@ -16,31 +17,29 @@ MAX_CLIMB = 256
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges by thread and start, those around others first. ``kind`` is the caller's number of what a range is.
-
-    ``around`` is for each range the nearest earlier one of its thread that does not end before it, -1 for none. Where
-    ranges are nested, as push and pop make them, that is the one around it.
-    """
+    """Ranges by thread and start, those around others first. ``kind`` is the caller's number of what a range is."""
 
     thread: Ints
     start: Ints
     end: Ints
     kind: Ints
-    around: Ints
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def threads(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each thread, and the places of its first range and behind its last."""
+        firsts = _firsts(self.thread)
+        for thread, (first, last) in zip(
+            self.thread[firsts].tolist(), pairwise([*firsts.tolist(), len(self)]), strict=True
+        ):
+            yield thread, first, last
 
 
 def nested(thread: Ints, start: Ints, end: Ints, kind: Ints) -> Ranges:
     """Return ranges in the order of their nesting."""
     order = np.lexsort((-end, start, thread))
-    thread, start, end, kind = (column[order] for column in (thread, start, end, kind))
-    around = np.full(len(start), -1, np.int64)
-    bounds = [*_firsts(thread).tolist(), len(thread)]
-    for first, last in pairwise(bounds):
-        around[first:last] = _around(end[first:last].tolist(), first)
-    return Ranges(thread, start, end, kind, around)
+    return Ranges(thread[order], start[order], end[order], kind[order])
 
 
 def _firsts(values: Ints) -> Ints:
@@ -48,19 +47,6 @@ def _firsts(values: Ints) -> Ints:
     if not len(values):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
-
-
-def _around(ends: Sequence[int], first: int) -> list[int]:
-    """Return for each range of a thread the nearest earlier one that does not end before. A loop: each depends on those
-    before."""
-    open_ranges: list[int] = []
-    found = []
-    for place, end in enumerate(ends):
-        while open_ranges and ends[open_ranges[-1]] < end:
-            open_ranges.pop()
-        found.append(open_ranges[-1] + first if open_ranges else -1)
-        open_ranges.append(place)
-    return found
 
 
 def innermost(ranges: Ranges, thread: Ints, start: Ints, end: Ints) -> Ints:
@@ -71,34 +57,49 @@ def innermost(ranges: Ranges, thread: Ints, start: Ints, end: Ints) -> Ints:
     found = np.full(len(start), -1, np.int64)
     if not len(ranges) or not len(start):
         return found
-    firsts = _firsts(ranges.thread)
-    lasts = np.append(firsts[1:], len(ranges))
-    threads = ranges.thread[firsts]
-    place = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    own = np.flatnonzero(threads[place] == thread)
-    own = own[np.argsort(place[own], kind="stable")]
-    bounds = np.searchsorted(place[own], np.arange(len(threads) + 1))
-    for number in np.flatnonzero(bounds[1:] > bounds[:-1]).tolist():
-        calls = own[bounds[number] : bounds[number + 1]]
-        first, last = int(firsts[number]), int(lasts[number])
-        found[calls] = first - 1 + np.searchsorted(ranges.start[first:last], start[calls], side="right")
-        found[calls[found[calls] < first]] = -1
+    code, values = distinct((thread,))
+    order = np.argsort(code, kind="stable")
+    bounds = np.searchsorted(code[order], np.arange(len(values[0]) + 1))
+    place_of = {value: place for place, value in enumerate(values[0].tolist())}
+    for one, first, last in ranges.threads():
+        place = place_of.get(one)
+        if place is not None:
+            calls = order[bounds[place] : bounds[place + 1]]
+            inside = _innermost(ranges.start[first:last], ranges.end[first:last], start[calls], end[calls])
+            found[calls] = np.where(inside >= 0, inside + first, -1)
+    return found
+
+
+def _innermost(starts: Ints, ends: Ints, start: Ints, end: Ints) -> Ints:
+    """Return for each call of a thread the last of the thread's ranges that contains it.
+
+    It is mostly the last one that begins before the call. Where that has ended, it is one that does not end before the
+    call does; where all before have ended, there is none.
+    """
+    found = np.searchsorted(starts, start, side="right") - 1
+    reached = np.maximum.accumulate(ends)
+    found[(found < 0) | (reached[found] < end)] = -1
+    outside = np.flatnonzero((found >= 0) & (ends[found] < end))
+    around = _around(ends.tolist()) if len(outside) else reached
     for _ in range(MAX_CLIMB):
-        outside = np.flatnonzero((found >= 0) & (ranges.end[found] < end))
         if not len(outside):
             return found
-        found[outside] = ranges.around[found[outside]]
-    found[(found >= 0) & (ranges.end[found] < end)] = -1
+        found[outside] = around[found[outside]]
+        outside = outside[ends[found[outside]] < end[outside]]
+    found[outside] = -1
     return found
 
 
-def nearest(ranges: Ranges, wanted: Flags) -> Ints:
-    """Return for each range itself if it is wanted, else the nearest wanted one around it, -1 for none."""
-    found = np.where(wanted, np.arange(len(ranges)), ranges.around)
-    for _ in range(MAX_CLIMB):
-        open_ranges = np.flatnonzero((found >= 0) & ~wanted[found])
-        if not len(open_ranges):
-            return found
-        found[open_ranges] = ranges.around[found[open_ranges]]
-    found[(found >= 0) & ~wanted[found]] = -1
-    return found
+def _around(ends: Sequence[int]) -> Ints:
+    """Return for each range of a thread the nearest earlier one that does not end before it, -1 for none.
+
+    Where ranges are nested, as push and pop make them, that is the one around it. A loop: each depends on those before.
+    """
+    open_ranges: list[int] = []
+    found = []
+    for place, end in enumerate(ends):
+        while open_ranges and ends[open_ranges[-1]] < end:
+            open_ranges.pop()
+        found.append(open_ranges[-1] if open_ranges else -1)
+        open_ranges.append(place)
+    return np.array(found, np.int64)

@@ -37,6 +37,9 @@ RECORD = "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node CMD"
 EXPORT = "nsys export --type sqlite REPORT.nsys-rep"
 _MAX_KERNEL_NAME = 4096
 _STATS = ("hlo_op", "program_id", "hlo_module", "memcpy_details", "correlation_id", "step_num")
+_MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
+"""The end of a setting's name: in 2024 it begins with a process."""
+
 _SETTINGS = ("META_DATA_CAPTURE", *META)
 
 
@@ -78,12 +81,12 @@ class _Parts:
 def _space(database: Database) -> XSpace:
     rows, calls = read_rows(database), read_calls(database)
     xla = xla_ranges(database)
-    parts = _Parts(rows, calls, join_rows(database, rows, calls, xla), len(xla.ranges) > 0)
+    parts = _Parts(rows, calls, join_rows(database, rows, calls, xla), len(xla) > 0)
     host, capture = read_host(database), settings(database, _SETTINGS)
     clock = clock_of((rows.start, calls.start))
     used = np.zeros(len(calls), np.bool_)
     used[parts.joined.call[parts.joined.call >= 0]] = True
-    wanted = np.unique(np.concatenate((rows.detail[KERNEL]["demangledName"], calls.name[used]))).tolist()
+    wanted = np.unique(rows.detail[KERNEL]["demangledName"]).tolist()
     strings = strings_of(database, frozenset(wanted), _MAX_KERNEL_NAME)
     shared = Shared(clock, strings, Texts(_STATS))
     planes, keys = device_planes(rows, parts.joined, read_gpus(database), shared)
@@ -96,6 +99,11 @@ def _space(database: Database) -> XSpace:
     )
     lost, said = read_messages(database)
     notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said)]
+    if len(rows.start[rows.of(GRAPH)]):
+        mode = " or ".join(sorted({mode for key, own in capture.items() if key.endswith(_MODE) for mode in own}))
+        notes.append(
+            f"CUDA graphs were traced as a whole (CUDA_GRAPH_TRACE_OPTIONS:MODE = {mode or 'not in the file'})"
+        )
     if parts.joined.unlaunched:
         notes.append(
             f"{parts.joined.unlaunched:,} of {len(rows):,} operations have no launching call in the file (it was made "

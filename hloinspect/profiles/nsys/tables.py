@@ -74,7 +74,6 @@ class Calls:
     end: Ints
     thread: Ints
     correlation: Ints
-    name: Ints
 
     def __len__(self) -> int:
         return len(self.start)
@@ -121,7 +120,7 @@ def _instead(column: str) -> str:
 
 def read_calls(database: Database) -> Calls:
     """Return the calls that have a correlation id."""
-    columns = ("start", "end", "globalTid", "correlationId", "nameId")
+    columns = ("start", "end", "globalTid", "correlationId")
     found = database.integers(RUNTIME, columns)
     usable = (found["start"] != ABSENT) & (found["end"] >= found["start"]) & (found["correlationId"] > 0)
     if not usable.all():

@@ -46,6 +46,10 @@ def _card(side: Side, name: str) -> str:
     mood = element("span", MOODS[verdict.mood], class_=f"mood {verdict.mood}")
     parts.append(f'<p class="verdict">{mood} {text(verdict.sentence)}</p>')
     parts.append(f'<p class="kind">{text(" ".join(part for part in (verdict.detail, kind_text(report)) if part))}</p>')
+    parts += [f'<p class="kind">{sentence(said)}</p>' for said in report.first_texts]
+    if report.compared is not None and report.compared.differences:
+        items = "".join(f"<li>{sentence(one)}</li>" for one in report.compared.differences)
+        parts.append(f'<ul class="changes">{items}</ul>')
     figures = "".join(map(_figure, summary_figures(report)))
     parts.append(f'<dl class="figures">{figures}</dl>')
     if rows := compared(report):

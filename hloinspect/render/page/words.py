@@ -193,6 +193,10 @@ def compared(report: Report) -> list[tuple[str, str, str]]:
     predicted, measured = report.step.predicted, report.step.measured
     if predicted is None or measured is None:
         return []
+    programs = report.trace.step_programs if report.trace else ()
+    if programs:  # predicted is one of them, and of that only the time is measured by itself
+        own = ((one.name, time_text(predicted.time_ms), time_text(one.time_ms)) for one in programs if one.is_module)
+        return list(own)
     rows = [
         ("step", predicted.time_ms, measured.time_ms),
         ("compute", predicted.compute_ms, measured.compute_ms),

@@ -17,6 +17,7 @@ from hloinspect.report.schema.instructions import (
     InstructionTime,
     PredictedTime,
 )
+from hloinspect.report.schema.judged import DifferenceCounts, ExpectedInfo, ExplainedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
     AutotuneInfo,
@@ -40,7 +41,7 @@ from hloinspect.report.schema.steps import (
     Spread,
     StepInfo,
 )
-from hloinspect.report.schema.trace import ExpectedInfo, HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
+from hloinspect.report.schema.trace import HostInfo, OtherCopiesInfo, StepProgramInfo, TracedProgram, TraceInfo
 from hloinspect.report.schema.transfers import MeasuredTransfer, PredictedTransfer, TensorInfo, TransferInfo
 
 __all__ = [
@@ -52,8 +53,10 @@ __all__ = [
     "ClassTimes",
     "DeviceInfo",
     "DeviceSkew",
+    "DifferenceCounts",
     "DuplexInfo",
     "ExpectedInfo",
+    "ExplainedInfo",
     "Exposed",
     "FindingInfo",
     "HostCopy",
@@ -63,6 +66,7 @@ __all__ = [
     "InputInfo",
     "InstructionTime",
     "InstructionsInfo",
+    "JudgedInfo",
     "LinkInfo",
     "LiveValue",
     "MeasuredStep",
@@ -85,6 +89,7 @@ __all__ = [
     "SourceInfo",
     "Spread",
     "StepInfo",
+    "StepProgramInfo",
     "TargetInfo",
     "TensorInfo",
     "Thresholds",
