@@ -101,9 +101,7 @@ def _space(database: Database) -> XSpace:
     notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said)]
     if len(rows.start[rows.of(GRAPH)]):
         mode = " or ".join(sorted({mode for key, own in capture.items() if key.endswith(_MODE) for mode in own}))
-        notes.append(
-            f"CUDA graphs were traced as a whole (CUDA_GRAPH_TRACE_OPTIONS:MODE = {mode or 'not in the file'})"
-        )
+        notes.append(f"CUDA graphs were traced as a whole (setting CUDA_GRAPH_TRACE_OPTIONS:MODE: {mode or 'unknown'})")
     if parts.joined.unlaunched:
         notes.append(
             f"{parts.joined.unlaunched:,} of {len(rows):,} operations have no launching call in the file (it was made "
