@@ -82,7 +82,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     statistics = getattr(item, "hypothesis_statistics", None)
     if report.when == "call" and statistics is not None:
         passed = sum(int(count) for count in re.findall(r"(\d+) passing", statistics))
-        report.user_properties.append((EXAMPLES, passed))
+        item.user_properties.append((EXAMPLES, passed))  # JUnit files have those of the report on the teardown
     return report
 
 

@@ -23,8 +23,6 @@ from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
-_TPU_NAMES = {"TPU v6 Lite": "v6e"}
-"""The target for each value of a plane's ``device_type_string`` that was seen in traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def calibrate(path: str, base: str | None = None, hlo: Sequence[str] = ()) -> Ca
         gathered.add(with_given_modules(open_trace(file), hlo))
     if not gathered.platform:
         raise InputError(f"{path}: expected a trace with {GPU}<n> or {TPU}<n> planes, found no device in it")
-    target = _base(base, gathered.device, gathered.platform, path)
+    target = _base(base, gathered, path)
     measurement = gathered.measure(target)
     measured, left = _without_link(target, measurement)
     trace = Path(files[0]).name if len(files) == 1 else f"{Path(files[0]).parent.name} ({len(files)} hosts)"
@@ -86,6 +84,7 @@ class _Gathered:
     def __init__(self) -> None:
         self.platform = ""
         self.device = ""
+        self.device_bytes: int | None = None
         self.devices = 0
         self.notes: list[str] = []
         self._copies: list[Copies] = []
@@ -115,6 +114,7 @@ class _Gathered:
         for plane in (*gpus, *tpus):
             self.devices += any(True for _ in plane.lines)
             self.device = self.device or _device_name(plane)
+            self.device_bytes = self.device_bytes or _memory_of(plane)
             if plane in tpus:
                 self._steps += steps_of(plane, offloads)
                 self._kernels += tpu_operations(plane) if modules else ()
@@ -138,9 +138,15 @@ def _device_name(plane: Plane) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _base(name: str | None, device: str, platform: str, path: str) -> Target:
+def _memory_of(plane: Plane) -> int | None:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _base(name: str | None, gathered: _Gathered, path: str) -> Target:
+    device, platform = gathered.device, gathered.platform
     if name is None:
-        name = _TPU_NAMES.get(device) or target_of_device(device)
+        name = target_of_device(device, gathered.device_bytes)
         if name is None:
             seen = f"is of {device!r}, which no target has as its name" if device else "does not name its device"
             raise UsageError(f"{path} {seen}: name the nearest target with --base (see `hloinspect targets`)")

@@ -113,7 +113,7 @@ def judging_options(function: Decorated) -> Decorated:
             click.option(
                 "--target",
                 metavar="NAME",
-                help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file.",
+                help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file. Default: the input's own.",
             ),
             click.option(
                 "--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s."

@@ -97,6 +97,7 @@ class Target:
     ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``. ``stand_in`` names
     the device that ``xla_target_config`` describes where it is not this one, of which XLA has no description.
     ``devices_per_chip`` is 2 where JAX has a device for each core of a TPU's chip, whose topologies count chips.
+    ``aliases`` are other names of the target, ``device_names`` what drivers and profilers call the device.
     """
 
     name: str
@@ -119,3 +120,5 @@ class Target:
     dtype_efficiency: Mapping[str, Range] = field(default_factory=dict)
     stand_in: str | None = None
     devices_per_chip: int = 1
+    aliases: tuple[str, ...] = ()
+    device_names: tuple[str, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from hloinspect.errors import InputError
-from hloinspect.profiles.nsys.find import find_archives, find_reports
+from hloinspect.profiles.nsys.archive_members import find_archives
+from hloinspect.profiles.nsys.find import find_reports
 from hloinspect.profiles.xplane.find import find_xplanes
 
 
@@ -26,5 +27,5 @@ def find_profiles(path: str | Path) -> tuple[Path, ...]:
 def _others(path: Path) -> tuple[Path, ...]:
     try:
         return (find_archives(path) or find_reports(path)) if path.is_dir() else ()
-    except (OSError, ValueError):
+    except (OSError, ValueError, InputError):
         return ()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hloinspect.errors import InputError
-from hloinspect.profiles.content import ARCHIVE, CHROME, RAW_SUFFIXES, REPORT, SQLITE, content_of
-from hloinspect.profiles.nsys.find import is_archive
+from hloinspect.profiles.content import CHROME, RAW_SUFFIXES, REPORT, SQLITE, content_of
+from hloinspect.profiles.nsys.archive_members import is_nsys_jax
 from hloinspect.profiles.xplane import XSpace, open_xspace
 
 
@@ -30,20 +30,13 @@ def open_trace(path: str | Path, on_progress: Callable[[str], None] | None = Non
         from hloinspect.profiles.nsys.report import open_report
 
         return open_report(path, on_progress)
-    if content == ARCHIVE or (Path(path).is_dir() and is_archive(Path(path))):
-        return _open_archive(path)
+    if is_nsys_jax(path):
+        from hloinspect.profiles.nsys.archive import open_nsys_jax
+
+        return open_nsys_jax(path)
     if str(path).endswith(RAW_SUFFIXES) and Path(path).is_file():
         raise InputError(
             f"{path}: a capture of Nsight Systems that only nsys can read: open it with the nsys that made it, save it "
             "as .nsys-rep, then `nsys export --type sqlite REPORT.nsys-rep`"
         )
     return open_xspace(path)
-
-
-def _open_archive(path: str | Path) -> XSpace:
-    try:
-        from hloinspect.profiles.nsys.archive import open_nsys_jax  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:  # until the reader is there
-        raise InputError(f"{path}: expected a profile, found a zip archive or a Parquet file") from None
-    space: XSpace = open_nsys_jax(path)
-    return space

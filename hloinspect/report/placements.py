@@ -14,7 +14,7 @@ from hloinspect.report.schema import AuditEntry, AuditInfo, SourceInfo, Unknown
 
 if TYPE_CHECKING:
     from hloinspect.offload.transfers import Offload
-    from hloinspect.placements.audit import Entry, PolicyName
+    from hloinspect.placements.audit import Entry
     from hloinspect.placements.flow import Place, Placements, RequestedRecord
 
 OWN_OFFLOAD_FLAG = "xla_gpu_enable_host_memory_offloading"
@@ -94,11 +94,13 @@ def audited(offload: Offload, sources: RequestedOf) -> tuple[Offload, AuditInfo]
     Transfers without a name get the checkpoint name that the audit finds. Raises InputError where a file cannot be read
     or is not what it should be.
     """
-    from hloinspect.placements.audit import audit
-
-    placements, policies = _placements(sources)
+    placements = _placements(sources)
     if placements is None:
         return offload, AuditInfo(None, unknown=(NO_SOURCE,))
+    # Imported only where there is something to read: most modules come without any source.
+    from hloinspect.placements.audit import PolicyName, audit
+
+    policies = [PolicyName(p.name, p.place) for p in sources.manifest.policies] if sources.manifest is not None else ()
     if placements.gap:
         remedy = "report it, with the step, if it can be shared"
         return offload, AuditInfo(placements.source, unknown=(Unknown(placements.gap, remedy, "audit"),))
@@ -126,18 +128,18 @@ def _named(offload: Offload, names: Mapping[int, str]) -> Offload:
     return replace(offload, transfers=transfers)
 
 
-def _placements(sources: RequestedOf) -> tuple[Placements | None, Sequence[PolicyName]]:
-    from hloinspect.placements.audit import PolicyName
-
+def _placements(sources: RequestedOf) -> Placements | None:
     if sources.manifest is not None:
-        return sources.manifest.placements(), [PolicyName(p.name, p.place) for p in sources.manifest.policies]
-    return _stablehlo(sources.stablehlo) or _before(sources.before), ()
+        return sources.manifest.placements()
+    return _stablehlo(sources.stablehlo) or _before(sources.before)
 
 
 def _stablehlo(path: Path | None) -> Placements | None:
+    if path is None or not path.is_file():
+        return None
     from hloinspect.placements.stablehlo import placements_of
 
-    return placements_of(_text(path)) if path is not None and path.is_file() else None
+    return placements_of(_text(path))
 
 
 def _before(path: Path | None) -> Placements | None:

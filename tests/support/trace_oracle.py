@@ -3,7 +3,7 @@
 ``Event.what`` and other fields that are not in the file say what each event is. The oracle cuts the time of a step at
 every start and end of any event, and checks for each piece what runs in it. docs/trace.md says what the figures mean:
 
-* a step's window is from the first to the last event of one run of the program;
+* a step's window is from the first to the last event of one run of the program, but ends where the next one begins;
 * compute is everything on the device except collectives, transfers and copies that are no offload;
 * compute + collective_exposed + exposed + idle = the window;
 * in each gap of the main stream the device reaches one `done` after the other, in the order that the program has before
@@ -75,12 +75,57 @@ def measure(
     runs: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         runs[event.run].append(event)
-    return [_step(run, events, awaited_at_end[number], launches_known) for number, run in sorted(runs.items())]
+    windows = _windows([run for _, run in sorted(runs.items())])
+    return [
+        _step(run, events, OracleStep(*window), awaited_at_end[number], launches_known)
+        for (number, run), window in zip(sorted(runs.items()), windows, strict=True)
+    ]
 
 
-def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launches_known: bool) -> OracleStep:
-    own = [event for event in run if event.program]
-    step = OracleStep(min(e.start_ps for e in own), max(e.end_ps for e in own))
+def measure_steps(
+    events: Sequence[Event],
+    steps: Sequence[Sequence[int]],
+    awaited_at_end: Sequence[Sequence[int]],
+    *,
+    launches_known: bool = True,
+) -> list[OracleStep]:
+    """Return the steps of one device, each of several runs, of any programs.
+
+    A step is from the first to the last event of its runs. The waits are those of each run by itself.
+    """
+    found = []
+    every = [[event for event in events if event.run in numbers] for numbers in steps]
+    for numbers, own, window in zip(steps, every, _windows(every), strict=True):
+        whole = _step(own, events, OracleStep(*window), (), launches_known, with_waits=False)
+        for number in numbers:
+            run = [event for event in own if event.run == number]
+            (around,) = _windows([run])
+            one = _step(run, events, OracleStep(*around), awaited_at_end[number], launches_known)
+            for figure in ("stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"):
+                setattr(whole, figure, getattr(whole, figure) + getattr(one, figure))
+            for transfer, figures in one.transfers.items():
+                whole.transfers[transfer].wait_ps += figures.wait_ps
+        found.append(whole)
+    return found
+
+
+def _windows(runs: Sequence[Sequence[Event]]) -> list[tuple[int, int]]:
+    """Return where each step begins and ends."""
+    begins = [min(event.start_ps for event in run if event.program) for run in runs]
+    ends = [max(event.end_ps for event in run if event.program) for run in runs]
+    behind = [*begins[1:], max(ends)]
+    return [(begin, min(end, following)) for begin, end, following in zip(begins, ends, behind, strict=True)]
+
+
+def _step(
+    run: list[Event],
+    every: Sequence[Event],
+    step: OracleStep,
+    at_end: Sequence[int],
+    launches_known: bool,
+    *,
+    with_waits: bool = True,
+) -> OracleStep:
     step.time_ps = step.end_ps - step.start_ps
     near = [event for event in every if event.end_ps >= step.start_ps and event.start_ps <= step.end_ps]
     moments = sorted({m for e in near for m in (e.start_ps, e.end_ps)} | {step.start_ps, step.end_ps})
@@ -90,7 +135,8 @@ def _step(run: list[Event], every: Sequence[Event], at_end: Sequence[int], launc
     for event in run:
         if event.what in TRANSFERS:
             _add_transfer(step.transfers[event.transfer], event, near)
-    _add_waits(step, run, every, at_end, launches_known)
+    if with_waits:
+        _add_waits(step, run, every, at_end, launches_known)
     return step
 
 

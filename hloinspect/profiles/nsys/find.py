@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hloinspect.profiles.content import ARCHIVE, NSYS_SUFFIXES, RAW_SUFFIXES, REPORT, SQLITE, content_of
+from hloinspect.profiles.nsys.archive_members import find_archives, is_nsys_jax
 
 MAX_ENTRIES = 10_000
 """The most files of a directory that are looked at."""
@@ -26,25 +27,7 @@ def is_nsys(path: str | Path) -> bool:
     if path.name.endswith(RAW_SUFFIXES):
         return path.is_file()
     content = content_of(path)
-    return content in (SQLITE, REPORT) or (content == ARCHIVE and is_archive(path))
-
-
-def is_archive(path: Path) -> bool:
-    """Return whether a file or directory is an archive of nsys-jax."""
-    try:
-        from hloinspect.profiles.nsys.archive_members import is_nsys_jax  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:  # until the reader is there
-        return False
-    return bool(is_nsys_jax(path))
-
-
-def find_archives(folder: Path) -> tuple[Path, ...]:
-    """Return the archives of nsys-jax of one run in a directory, which may be one itself. Raises OSError."""
-    try:
-        from hloinspect.profiles.nsys import archive_members  # type: ignore[attr-defined,unused-ignore]
-    except ImportError:  # until the reader is there
-        return ()
-    return tuple(archive_members.find_archives(folder))
+    return content in (SQLITE, REPORT) or (content == ARCHIVE and is_nsys_jax(path))
 
 
 def find_reports(folder: Path) -> tuple[Path, ...]:

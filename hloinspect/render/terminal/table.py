@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import click
 
-from hloinspect.render.terminal.wrap import wrapped
+from hloinspect.render.terminal.wrap import shown_length, wrapped
 
 Step = tuple[str, int | Callable[[str], str] | None]
 """A column, by its name, and what is done to it: None leaves it out, a number is the least width that
@@ -93,17 +93,13 @@ class _Filled:
 
 def _filled(column: Column, head: Sequence[str], cells: Sequence[str]) -> _Filled:
     counted = head if column.is_wrapped else (*head, *cells)
-    return _Filled(column, head, cells, max([column.least, *map(_length, counted)]))
+    return _Filled(column, head, cells, max([column.least, *map(shown_length, counted)]))
 
 
 def _head(column: Column, heads: int) -> list[str]:
     """Return the lines of a head, the last one lowest."""
     lines = column.name.split("\n") if heads else []
     return [""] * (heads - len(lines)) + lines
-
-
-def _length(cell: str) -> int:
-    return len(click.unstyle(cell)) if "\x1b" in cell else len(cell)
 
 
 def _total(filled: Sequence[_Filled], layout: Layout, gap: int) -> int:
@@ -116,7 +112,7 @@ def _shortened(filled: _Filled, how: int | Callable[[str], str], over: int) -> _
     if callable(how):
         return _filled(filled.column, filled.head, [how(cell) for cell in filled.cells])
     room = max([how, filled.width - over, *map(len, filled.head)])
-    cells = [cut(click.unstyle(cell), room) if _length(cell) > room else cell for cell in filled.cells]
+    cells = [cut(click.unstyle(cell), room) if shown_length(cell) > room else cell for cell in filled.cells]
     return _filled(replace(filled.column, least=0), filled.head, cells)
 
 
@@ -124,7 +120,7 @@ def _lines(cells: Sequence[str], filled: Sequence[_Filled], width: int, gap: int
     """Return the line of a row; several where its last cell is wrapped."""
     padded = []
     for cell, one in zip(cells, filled, strict=True):
-        space = " " * (one.width - _length(cell))
+        space = " " * (one.width - shown_length(cell))
         padded.append(cell + space if one.column.is_left else space + cell)
     more: list[str] = []
     if filled[-1].column.is_wrapped:

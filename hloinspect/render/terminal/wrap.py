@@ -23,6 +23,11 @@ def wrapped(text: str, width: int, first: int = 0, rest: int = 0) -> list[str]:
     )
 
 
+def shown_length(text: str) -> int:
+    """Return how many columns a text takes that may be styled."""
+    return len(click.unstyle(text)) if "\x1b" in text else len(text)
+
+
 def flow(parts: Sequence[str], separator: str, width: int, indent: int) -> list[str]:
     """Return lines of parts, one after the other; a part that would go beyond ``width`` begins a new line.
 
@@ -30,7 +35,7 @@ def flow(parts: Sequence[str], separator: str, width: int, indent: int) -> list[
     """
     lines = _part(parts[0], "", width, indent)
     for part in parts[1:]:
-        if len(click.unstyle(lines[-1] + separator + part)) <= width:
+        if shown_length(lines[-1] + separator + part) <= width:
             lines[-1] += separator + part
         else:
             lines[-1] += separator.rstrip()
@@ -40,7 +45,7 @@ def flow(parts: Sequence[str], separator: str, width: int, indent: int) -> list[
 
 def _part(part: str, lead: str, width: int, indent: int) -> list[str]:
     """Return a part on one line if it fits there. A styled part is not wrapped, but has less indent if need be."""
-    plain = click.unstyle(part)
+    plain = click.unstyle(part) if "\x1b" in part else part
     if len(lead + plain) <= width:
         return [lead + part]
     if plain != part:
