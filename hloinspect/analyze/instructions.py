@@ -15,6 +15,7 @@ from hloinspect.predict.prices import instruction_prices
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.instructions import instructions_info
 from hloinspect.report.schema import Report, SourceInfo
+from hloinspect.report.step_programs import step_of_module
 from hloinspect.report.unexplained import unexplained
 
 
@@ -47,7 +48,7 @@ def with_instructions(
         return source.info if source is not None else None
 
     found = instructions_info(files, prices, whole_groups, source_of)
-    text = unexplained(report.step, found)
+    text = unexplained(step_of_module(report), found)
     if found is not None:
         found = replace(found, unexplained=text)
     return replace(report, instructions=found, limits=(*([text] if text else ()), *report.limits))
