@@ -48,7 +48,9 @@ def with_instructions(
         return source.info if source is not None else None
 
     found = instructions_info(files, prices, whole_groups, source_of)
-    text = unexplained(step_of_module(report), found)
+    programs = report.trace.step_programs if report.trace is not None else ()
+    runs = next((one.runs for one in programs if one.is_module), 1.0)
+    text = unexplained(step_of_module(report), found, runs)
     if found is not None:
         found = replace(found, unexplained=text)
     return replace(report, instructions=found, limits=(*([text] if text else ()), *report.limits))

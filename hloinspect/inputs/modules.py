@@ -135,14 +135,18 @@ def _candidates(place: Path) -> Iterator[_Candidate]:
 
 
 def _chosen(program: _Program, candidates: Sequence[_Candidate]) -> _Candidate | None:
-    """Return the module of a program: the file of its number and name, or else the only file of its name."""
-    named = [candidate for candidate in candidates if _safe(candidate.name) == _safe(program.name)]
+    """Return the module of a program: the file of its number and name, or else the only file of its name.
+
+    Where a profile does not name the module of a program, any name will do.
+    """
+    named = [own for own in candidates if not program.name or _safe(own.name) == _safe(program.name)]
     exact = [candidate for candidate in named if candidate.number == program.number]
     given = [candidate for candidate in named if candidate.number is None]
-    for own in (exact, given, named):
-        if own:
-            return own[0] if own is not named or len(own) == 1 else None
-    return None
+    if exact:
+        return exact[0]
+    if given and program.name:
+        return given[0]
+    return named[0] if len(named) == 1 else None
 
 
 def _safe(name: str) -> str:

@@ -85,6 +85,9 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
     aside = ran.grouping.outside
     reasons, details = _set_aside(found, step, moving, columns["time_ps"], cycle, most_bytes_per_s, aside)
     clean = np.array([not reason for reason in reasons], np.bool_)
+    often = {
+        part.program: int(clean[step_of_run[number]].sum()) for part, number in zip(ran.parts, ran.numbers, strict=True)
+    }
     transfers = transfer_figures(len(numbers), busy, moves, None)
     is_main = moves.transfer <= own.last_transfer
     shown = moves if len(cycle.parts) == 1 else replace(moves, transfer=moves.transfer * is_main)
@@ -103,7 +106,7 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
         launches_known=launches_known,
         typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, own.main), shown),
         instructions=instruction_times(
-            StepEvents(found.start_ps, found.end_ps, found.op, step, clean, found.ops), joins
+            StepEvents(found.start_ps, found.end_ps, found.op, step, clean, found.ops, often), joins
         ),
         programs=program_figures(found, ran, len(numbers), transfers),
         order=cycle.order,

@@ -1,8 +1,8 @@
 """Measured time of each instruction of a step on one device: a small table, whatever the number of events.
 
 An **execution** of an instruction is one event. Only where the module fixes how often an instruction runs in a step,
-and each step has a multiple of that many events, do so many successive events form one execution (a product whose parts
-another kernel adds up). Its time is the sum of its events. Only steps that count are in the table.
+and each step has an equal multiple of that many events, do so many successive events form one execution (a product
+whose parts another kernel adds up). Its time is the sum of its events. Only steps that count are in the table.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class InstructionTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """The events of a device with the step of each (-1 for none), sorted by start. ``clean`` says which steps count."""
+    """The events of a device with the step of each (-1 for none), sorted by start.
+
+    ``clean`` says which steps count. ``runs`` is how often each program runs in all of those together: once a step
+    where it is not there.
+    """
 
     start_ps: Ints
     end_ps: Ints
@@ -67,6 +71,7 @@ class StepEvents:
     step: Ints
     clean: Flags
     ops: Sequence[Op]
+    runs: Mapping[int, int] = field(default_factory=dict)
 
 
 def instruction_times(
@@ -90,7 +95,8 @@ def instruction_times(
     joins = {program: join_to(program) for program in sorted({program for program, _ in keys})}
     total = np.minimum(np.bincount(number, weights=time, minlength=len(keys)), _MOST_PS).astype(np.int64)
     expected = [_executions(joins[program], name) if n else 0 for (program, name), n in zip(keys, count, strict=True)]
-    each = np.maximum(steps * np.array(expected, np.int64), 1)
+    often = np.array([found.runs.get(program, steps) for program, _ in keys], np.int64)
+    each = np.maximum(often * np.array(expected, np.int64), 1)
     parts = np.where((np.array(expected) > 0) & (count > 0) & (count % each == 0), count // each, 1)
     is_collective = _collectives(found.ops, of_op, len(keys), whole)
     special = ((parts > 1) | is_collective) & (count > 0)

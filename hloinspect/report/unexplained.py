@@ -27,17 +27,17 @@ class _Part:
     of_class: bool = False
 
 
-def unexplained(step: StepInfo, instructions: InstructionsInfo | None) -> str | None:
+def unexplained(step: StepInfo, instructions: InstructionsInfo | None, runs: float = 1.0) -> str | None:
     """Return what the model does not explain, and what is responsible, or None where it explains the step.
 
     It explains it if neither the step, nor the sum of any class, is outside its predicted range by more than 5 % of the
-    step.
+    step. The step is one run of the module, which runs ``runs`` times in what ``instructions`` are sums of.
     """
     measured, predicted = step.measured, step.predicted
     if measured is None or predicted is None:
         return None
     least = UNEXPLAINED_SHARE * max(measured.time_ms, predicted.time_ms)
-    parts = sorted(_parts(measured, predicted, instructions), key=lambda part: -part.gap_ms)
+    parts = sorted(_parts(measured, predicted, instructions, max(runs, 1.0)), key=lambda part: -part.gap_ms)
     parts = [part for part in parts if part.gap_ms > least]
     fits = max(measured.time_ms - predicted.high_ms, predicted.low_ms - measured.time_ms) <= least
     if fits and not any(part.of_class for part in parts):
@@ -50,17 +50,20 @@ def unexplained(step: StepInfo, instructions: InstructionsInfo | None) -> str | 
     return f"{text}; {'; '.join(part.text for part in parts[:MAX_NAMED])}"
 
 
-def _parts(measured: MeasuredStep, predicted: PredictedStep, instructions: InstructionsInfo | None) -> list[_Part]:
+def _parts(
+    measured: MeasuredStep, predicted: PredictedStep, instructions: InstructionsInfo | None, runs: float
+) -> list[_Part]:
     found = []
     for one in instructions.classes if instructions is not None else ():
         if one.predicted is None or one.ratio is None:
             continue
-        took = one.ratio * one.predicted.time_ms
-        gap = max(took - one.predicted.high_ms, one.predicted.low_ms - took)
-        text = f"{_what(one.kind)} {time_text(took)} where {time_text(one.predicted.time_ms)} is predicted"
+        guess, low, high = (ms / runs for ms in (one.predicted.time_ms, one.predicted.low_ms, one.predicted.high_ms))
+        took = one.ratio * guess
+        gap = max(took - high, low - took)
+        text = f"{_what(one.kind)} {time_text(took)} where {time_text(guess)} is predicted"
         found.append(_Part(gap, text, of_class=True))
     if instructions is not None:
-        skew = sum(one.skew_ms or 0.0 for one in instructions.classes)
+        skew = sum(one.skew_ms or 0.0 for one in instructions.classes) / runs
         found.append(_Part(skew, f"collectives wait {time_text(skew)} for the slowest device (not in the model)"))
     outside = not predicted.stall_low_ms <= measured.stall_ms <= predicted.stall_high_ms
     for way, waits, guess in (

@@ -25,7 +25,7 @@ from hloinspect.report.schema import InstructionsInfo, Report
 from hloinspect.report.unexplained import UNEXPLAINED, unexplained_text
 from tests.support.cuda_checks import one, play, trace_of
 from tests.support.cuda_runtime import Speeds, compiled
-from tests.support.cuda_traces import US, Device, Trace, in_hlo_proto, write_trace
+from tests.support.cuda_traces import H100, US, Device, Trace, in_hlo_proto, write_trace
 from tests.support.json_schemas import faults
 
 UNROLLED = "jax0.12.0.1/gb200_offload_unrolled"
@@ -106,7 +106,8 @@ def test_the_report_on_the_h100_step_says_first_that_the_model_does_not_explain_
     assert text.startswith("the model does not explain this profile: measured 125 ms, predicted 47.6 ms (43.6 ms to ")
     assert "scatter instructions take 50.8 ms where" in text
     assert found_in(report).unexplained == text
-    assert " ".join(unstyle(to_text(report)).split()).startswith(text)
+    said, shown = " ".join(unstyle(to_text(report)).split()), " ".join(report.first_texts)
+    assert said.startswith(f"{shown} {text} jit_train_step measured on 4 x ")  # after which module was judged
     assert "The model does not explain this profile" in html_page(report)
     assert to_text(report).count(UNEXPLAINED) == 1
 
@@ -148,7 +149,8 @@ def test_with_a_target_each_instruction_and_class_has_a_prediction_and_a_ratio(t
 
 def test_without_a_target_there_is_no_prediction_and_nothing_to_explain(tmp_path: Path) -> None:
     run = play(UNROLLED, 3)
-    report = trace(str(write_trace(trace_of(run, UNROLLED), tmp_path / "host.xplane.pb"))).report
+    unnamed = trace_of(run, UNROLLED, device_stats={**H100, "gpu_device_name": "GPU"})  # which names no target
+    report = trace(str(write_trace(unnamed, tmp_path / "host.xplane.pb"))).report
     found = found_in(report)
     assert (found.compared, found.inside_share, found.unexplained) == (0, None, None)
     assert all(row.predicted is None and row.ratio is None for row in found.largest)

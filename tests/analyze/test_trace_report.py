@@ -64,9 +64,10 @@ def run_command(*arguments: str) -> Result:
 def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
     text = run_command(str(slow)).output.splitlines()
     assert text[0] == "judged: the module in the profile, which is what ran"
-    assert "measured on 2 x NVIDIA H100" in text[1]
-    assert text[3].startswith("measured step ")
-    assert "waiting for the host" in "".join(text[3:5])
+    assert text[1].startswith("the model does not explain this profile: ")  # the played speeds are no H100's
+    place = next(number for number, line in enumerate(text) if "measured on 2 x NVIDIA H100" in line)
+    assert text[place + 2].startswith("measured step ")
+    assert "waiting for the host" in "".join(text[place + 2 : place + 4])
     assert run_command(str(slow)).return_value == 0
 
 

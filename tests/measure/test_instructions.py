@@ -23,6 +23,7 @@ from hloinspect.measure.instructions import MAX_SAMPLES, InstructionTimes, StepE
 from hloinspect.measure.join import ProgramJoin, join_of
 from tests.measure.test_oracle import random_run
 from tests.support.cuda_checks import one, play, trace_of
+from tests.support.cuda_loops import play_loop
 from tests.support.cuda_runtime import PROGRAM, Form, Speeds, compiled
 from tests.support.cuda_traces import US, Device, Trace, in_hlo_proto, write_trace
 from tests.support.instruction_oracle import Happened, instructions, percentile
@@ -201,3 +202,24 @@ def test_files_of_random_runs_give_every_event_of_steps_that_count(
     assert table is not None
     assert int(table.events.sum()) == len(own)
     assert int(table.total_ps.sum()) == sum(event.duration_ps for event in own)
+
+
+@pytest.mark.parametrize("annotated", [True, False])
+def test_a_program_that_runs_several_times_in_a_step_has_an_execution_in_each_run(
+    annotated: bool, tmp_path: Path
+) -> None:
+    """Play a step of two runs of one program and one of another: no execution is made of the events of two runs."""
+    first, second = SCAN, "optimizer"
+    loop = play_loop([[first, first, second]] * 4)
+    file = measure_file(write_trace(loop.trace(annotated=annotated), tmp_path / "host.xplane.pb"))
+    device = one(file)
+    assert [(part.program, part.runs.tolist()) for part in device.programs] in (
+        [(loop.program(first), [2] * 4), (loop.program(second), [1] * 4)],
+        [(loop.program(second), [1] * 4), (loop.program(first), [2] * 4)],
+    )
+    table = device.instructions
+    assert table is not None
+    for program, name, executions in zip(table.programs, table.names, table.executions.tolist(), strict=True):
+        module, runs = (first, 2) if program == loop.program(first) else (second, 1)
+        if often := joined(module).executions_of(name):
+            assert executions == table.steps * runs * often, name

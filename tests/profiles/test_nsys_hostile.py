@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloinspect import trace as trace_file
-from tests.support.nsys_builder import FORMS
+from tests.support.nsys_builder import FORMS, global_id
 from tests.support.nsys_damage import (
     KERNEL,
     MEMCPY,
@@ -25,6 +25,7 @@ from tests.support.nsys_damage import (
     answer_of,
     answers_apart,
     changed,
+    crowd,
     known_columns,
     small_export,
     sql_of_the_file,
@@ -146,7 +147,7 @@ ODD_CELLS = st.one_of(
 )
 
 
-@settings(max_examples=examples(300, 30_000))
+@settings(max_examples=examples(150, 30_000))
 @given(st.data())
 def test_any_value_in_any_cell_gives_an_answer_or_one_line(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -190,25 +191,44 @@ def test_no_sql_of_the_file_is_run(tmp_path: Path) -> None:
 
 
 def test_a_table_of_another_form_is_read_or_refused(tmp_path: Path) -> None:
-    """Without row ids; with a column of that name; with columns in another order, of other case, and with odd names."""
+    """Without row ids; with columns of that name; with columns in another order, of odd names and kinds; with rows that
+    are older than a column."""
     columns = "start, 'end', deviceId, contextId, streamId, correlationId, globalPid, demangledName, shortName"
     plain = columns.replace("'", '"')
-    copied = [
-        f"ALTER TABLE {KERNEL} RENAME TO k",
-        f"INSERT INTO {KERNEL} ({plain}) SELECT {plain} FROM k",
-        "DROP TABLE k",
-    ]
+    each = plain.split(", ")
+    copied = (f"ALTER TABLE {KERNEL} RENAME TO k", f"INSERT INTO {KERNEL} ({plain}) SELECT {plain} FROM k")
+    early = ", ".join(name for name in each if name != "globalPid")
     forms: dict[str, tuple[str, ...]] = {
         "without row ids": (f"CREATE TABLE {KERNEL} ({plain}, PRIMARY KEY (correlationId, start)) WITHOUT ROWID",),
         "row ids of its own": (f"CREATE TABLE {KERNEL} (rowid TEXT, _rowid_ TEXT, oid TEXT, {plain})",),
+        "one row id of its own": (f"CREATE TABLE {KERNEL} (_rowid_ TEXT, {plain})",),
         "odd names": (f'CREATE TABLE {KERNEL} ("a""b\'; --" , "" , " start", [x y], `select`, {plain})',),
-        "turned round": (f"CREATE TABLE {KERNEL} ({', '.join(reversed(plain.split(', ')))})",),
-        "strict": (f"CREATE TABLE {KERNEL} ({', '.join(f'{c} INTEGER' for c in plain.split(', '))}) STRICT",),
+        "turned round": (f"CREATE TABLE {KERNEL} ({', '.join(reversed(each))})",),
+        "strict": (f"CREATE TABLE {KERNEL} ({', '.join(f'{name} INTEGER' for name in each)}) STRICT",),
+        "a key": (f"CREATE TABLE {KERNEL} ({plain.replace('correlationId', 'correlationId INTEGER PRIMARY KEY')})",),
+        "a key of texts": (f"CREATE TABLE {KERNEL} ({plain}, PRIMARY KEY (correlationId, start))",),
+        "a stored column": (f"CREATE TABLE {KERNEL} (a AS (start + 1) STORED, {plain})",),
+        "a column that is made": (f"CREATE TABLE {KERNEL} (a AS (start + 1), {plain})",),
+        "wide": (f"CREATE TABLE {KERNEL} ({', '.join(f'c{n}' for n in range(200))}, {plain})",),
+        "older rows": (
+            f"CREATE TABLE {KERNEL} ({early})",
+            f"INSERT INTO {KERNEL} SELECT {early} FROM k",
+            f"ALTER TABLE {KERNEL} ADD COLUMN globalPid INTEGER DEFAULT {global_id(7000)}",
+        ),
     }
+    refused = ("without row ids", "row ids of its own")
     for number, (name, create) in enumerate(forms.items()):
-        path = tmp_path / f"{number}.sqlite"
-        found = answer_of(changed(path, copied[0], *create, *copied[1:]))
-        assert isinstance(found, str) if name == "without row ids" and isinstance(found, str) else found == EVENTS, name
+        path = changed(tmp_path / f"{number}.sqlite", copied[0], *create, *(copied[1:] if len(create) == 1 else ()))
+        found = answer_of(path)
+        assert found == EVENTS or (name in refused and isinstance(found, str)), (name, found)
+        if found == EVENTS:
+            assert figures_of(path) == figures_of(changed(tmp_path / "plain.sqlite")), name
+
+
+def figures_of(path: Path) -> object:
+    """Return what is measured: programs with their time and runs, and copies."""
+    (file,) = trace_file(str(path)).files
+    return file.programs, file.other_copies, file.classified_ps
 
 
 @pytest.mark.parametrize(
@@ -327,6 +347,20 @@ def test_many_rows_take_time_and_memory_in_proportion(tmp_path: Path) -> None:
     assert answer.peak_mb < 300 + 3.1 * count * 5e-4
 
 
+def test_a_crowded_page_does_not_make_rows_of_two_bytes(tmp_path: Path) -> None:
+    """All pointers of a page may lead to one row, so that a small file seems to have any number of rows."""
+    path = many_rows(tmp_path / "synthetic.sqlite", 100_000)
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA page_size = 65536")
+        connection.commit()
+        connection.execute("VACUUM")
+    connection.close()
+    crowd(path, KERNEL)
+    (answer,) = answers_apart([path], limit_s=60, limit_mb=3000)
+    assert isinstance(answer.found, str) or answer.found < 250_000
+    assert answer.peak_mb < 400
+
+
 def test_deeply_nested_ranges_take_time_in_proportion(tmp_path: Path) -> None:
     """A search through all ranges around each call would be quadratic."""
     count = 300_000 if is_thorough() else 60_000
@@ -385,7 +419,7 @@ def test_a_million_texts_and_a_huge_one_are_read_in_proportion(tmp_path: Path) -
 @pytest.mark.parametrize("table", ["CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"])
 def test_devices_and_threads_without_number_are_bounded(tmp_path: Path, table: str) -> None:
     """A hundred thousand processes, streams or threads, one row each."""
-    count = 100_000 if is_thorough() else 20_000
+    count = 100_000 if is_thorough() else 8_000
     device = "deviceId, contextId, streamId, correlationId, globalPid"
     statement = (
         f'INSERT INTO {KERNEL} (start, "end", {device}, demangledName, shortName, {MORE}) {rows(count)} '

@@ -21,9 +21,11 @@ from hloinspect.profiles.nsys.planes import DeviceKey, Marks, Shared, Texts, dev
 from hloinspect.profiles.nsys.tables import (
     GRAPH,
     KERNEL,
+    MEMCPY,
     NVTX,
     RUNTIME,
     STRINGS,
+    TABLES,
     Calls,
     Rows,
     clock_of,
@@ -40,6 +42,8 @@ _STATS = ("hlo_op", "program_id", "hlo_module", "memcpy_details", "correlation_i
 _MODE = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 """The end of a setting's name: in 2024 it begins with a process."""
 
+_TABLES_PARAMETER, _TIMES_PARAMETER = "EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT"
+_NEEDED = (TABLES[KERNEL], TABLES[MEMCPY], RUNTIME, NVTX)
 _SETTINGS = ("META_DATA_CAPTURE", *META)
 
 
@@ -98,17 +102,7 @@ def _space(database: Database) -> XSpace:
         _metadata_plane(host_number + 1, parts.joined.programs, host, capture),
     )
     lost, said = read_messages(database)
-    notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said)]
-    if len(rows.start[rows.of(GRAPH)]):
-        mode = " or ".join(sorted({mode for key, own in capture.items() if key.endswith(_MODE) for mode in own}))
-        notes.append(
-            f"CUDA graphs were traced as a whole (CUDA_GRAPH_TRACE_OPTIONS:MODE = {mode or 'not in the file'})"
-        )
-    if parts.joined.unlaunched:
-        notes.append(
-            f"{parts.joined.unlaunched:,} of {len(rows):,} operations have no launching call in the file (it was made "
-            "before the capture, or is cut off): they name no instruction"
-        )
+    notes = [*database.notes, *_device_notes(keys), *(f"nsys says: {text}" for text in said), *_notes(parts, capture)]
     return XSpace(
         path=database.name,
         planes=every,
@@ -120,6 +114,25 @@ def _space(database: Database) -> XSpace:
         gaps=tuple(_gaps(database, parts, capture)),
         notes=tuple(notes),
     )
+
+
+def _notes(parts: _Parts, capture: dict[str, list[str]]) -> list[str]:
+    """Return what to say of a file besides what it does not show."""
+    rows = parts.rows
+    found = []
+    if len(rows) and not len(rows.start[rows.of(MEMCPY)]):
+        found.append(f"the file has no copies ({TABLES[MEMCPY]} is missing, as nsys writes no empty table)")
+    if any(capture.get(_TIMES_PARAMETER, ())):
+        found.append("only a part of the session was exported (--times)")
+    if len(rows.start[rows.of(GRAPH)]):
+        mode = " or ".join(sorted({mode for key, own in capture.items() if key.endswith(_MODE) for mode in own}))
+        found.append(f"CUDA graphs were traced as a whole (setting CUDA_GRAPH_TRACE_OPTIONS:MODE: {mode or 'unknown'})")
+    if parts.joined.unlaunched:
+        found.append(
+            f"{parts.joined.unlaunched:,} of {len(rows):,} operations have no launching call in the file (it was made "
+            "before the capture, or is cut off): they name no instruction"
+        )
+    return found
 
 
 def _metadata_plane(number: int, programs: Sequence[Program], host: Host, capture: dict[str, list[str]]) -> Plane:
@@ -151,11 +164,11 @@ def _gaps(database: Database, parts: _Parts, capture: dict[str, list[str]]) -> l
     found = []
     if not len(rows):
         return [Gap("the file has nothing that ran on a GPU (no table of kernels or copies)", RECORD, "time")]
-    partly = [
-        name for name in ("EXPORT_PARAM_TABLES_TO_EXPORT", "EXPORT_PARAM_TIMES_TO_EXPORT") if any(capture.get(name, ()))
-    ]
-    if partly:
-        found.append(Gap("only a part of the report was exported (--tables or --times)", EXPORT, "time"))
+    if any(capture.get(_TABLES_PARAMETER, ())) and (
+        lacking := [name for name in _NEEDED if name not in database.tables]
+    ):
+        reason = f"only some tables of the report were exported (--tables), without {', '.join(lacking)}"
+        found.append(Gap(reason, EXPORT, "time"))
     if not len(parts.calls):
         reason = f"the file has no calls of CUDA ({RUNTIME}), so nothing on the GPU can be joined to an instruction"
         found.append(Gap(reason, RECORD, "transfers"))

@@ -50,7 +50,6 @@ _DEVICES = Layout((("device", 12), *_FEWER))
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
     lines = [
-        *_unexplained(report, width),
         *_head(report, width),
         "",
         *_step(report, width),
@@ -76,23 +75,23 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
 
 
 def _unexplained(report: Report, width: int) -> list[str]:
-    """Return first of all what the model does not explain."""
+    """Return what the model does not explain, the first that is said of the figures."""
     text = unexplained_text(report)
-    return [*(click.style(line, fg="red") for line in wrapped(printable(text), width, 0, 3)), ""] if text else []
+    return [click.style(line, fg="red") for line in wrapped(printable(text), width, 0, 3)] if text else []
 
 
 def _head(report: Report, width: int) -> list[str]:
     trace, module = report.trace, report.module
     parts = [click.style(printable(module.name) or "no program", bold=True)]
     if trace is None:
-        return parts
+        return [*_unexplained(report, width), *parts]
     hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
     what = printable(trace.device_type) or "devices"
     parts.append(f"measured on {len(report.devices)} x {what}{hosts}" if report.devices else "no device was measured")
     if report.program.jax:
         parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    return [*judged_lines(report, width), *flow(parts, "   ", width, _INDENT)]
+    return [*judged_lines(report, width), *_unexplained(report, width), *flow(parts, "   ", width, _INDENT)]
 
 
 def _step(report: Report, width: int) -> list[str]:
