@@ -48,7 +48,7 @@ def assert_same_answer(found: Answers) -> None:
     """Assert that both give the same steps, waits, transfers, verdicts and evidence, to the picosecond."""
     one, other = found.files
     for field in fields(MeasuredFile):
-        if field.name not in ("path", "module", "devices", "versions", "limits", "unknown", "host"):
+        if field.name not in ("path", "module", "module_path", "devices", "versions", "limits", "unknown", "host"):
             assert getattr(other, field.name) == getattr(one, field.name), field.name
     assert [device.name for device in other.devices] == [device.name for device in one.devices]
     zero = [min((int(start) for d in file.devices for start in d.start_ps), default=0) for file in (one, other)]
