@@ -33,8 +33,8 @@ from tests.support.cuda_traces import (
 )
 from tests.support.nsys_builder import FORMS, global_id
 from tests.support.nsys_builder import Form as Version
-from tests.support.nsys_checks import Answers, answers, assert_same_answer, of_export
-from tests.support.nsys_traces import Writing, export_of, in_one_launch, with_memsets_named, write_nsys
+from tests.support.nsys_checks import Answers, answers, assert_same_answer, in_one_launch, of_export
+from tests.support.nsys_traces import Writing, export_of, with_memsets_named, write_nsys
 from tests.support.thorough import examples
 
 SLOW = Speeds(d2h=300 * US, h2d=1100 * US)
