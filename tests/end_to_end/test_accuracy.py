@@ -188,6 +188,54 @@ def test_an_instruction_without_the_entry_has_no_estimate():
     assert list(script("accuracy_sol").products(module, load_target("h100"))) == []
 
 
+# --- GPU time
+
+
+def test_the_tables_of_gpu_time_in_the_docs_are_those_of_the_script(corpus: Path):
+    gpu = script("accuracy_gpu")
+    document = (ROOT / "docs" / "accuracy.md").read_text()
+    assert gpu.written(document, gpu.sections(corpus / "gpu")) == document
+
+
+def test_both_halves_of_the_measured_tables_have_every_size_and_every_kind(corpus: Path):
+    gpu = script("accuracy_gpu")
+    products = [*gpu.product_times(corpus / "gpu" / "matmul.csv")]
+    exchanges = [*gpu.exchange_times(corpus / "gpu" / "collectives.csv")]
+    assert (len(products), len(exchanges)) == (5 * 375 + 2 * 375, 1807)
+    for times in (products, exchanges):
+        halves = [gpu.in_order(each for each in times if each.fitted == half) for half in (True, False)]
+        assert halves[0].keys() == halves[1].keys()
+        fitted = sum(map(len, halves[0].values()))
+        assert fitted / len(times) == pytest.approx(0.5, abs=0.02)
+
+
+def test_every_instruction_of_the_measured_step_is_in_one_class(corpus: Path):
+    gpu = script("accuracy_gpu")
+    times = [*gpu.step_times(gpu.load_step(corpus / "gpu" / gpu.STEP))]
+    assert len(times) == 687
+    spent = sum(each.measured_us * each.times for each in times if each.what != (gpu.COLLIDING,))
+    assert 55e3 < spent < 75e3  # microseconds: kernels and collectives, some of which run side by side
+
+
+def test_a_summary_counts_what_is_near_and_what_is_inside():
+    gpu = script("accuracy_gpu")
+    near = gpu.Timed(("x",), 100.0, 110.0, 90.0, 120.0)
+    far = gpu.Timed(("x",), 100.0, 50.0, 40.0, 60.0, times=3.0)
+    found = gpu.summary([near, far], 0.15)
+    assert (found.count, found.within, found.inside) == (2, 0.5, 0.5)
+    assert found.total == pytest.approx((110 + 3 * 50) / 400)
+    assert found.width == pytest.approx((120 / 90 + 60 / 40) / 2)
+    with pytest.raises(ValueError, match="no times"):
+        gpu.summary([], 0.15)
+
+
+def test_a_document_without_the_place_of_a_table_is_refused():
+    gpu = script("accuracy_gpu")
+    assert gpu.written("<!-- a -->\nold\n<!-- end of a -->\nrest", {"a": "new"}).splitlines()[2] == "new"
+    with pytest.raises(ValueError, match="no place for a"):
+        gpu.written("<!-- a -->", {"a": "new"})
+
+
 # --- programs
 
 
