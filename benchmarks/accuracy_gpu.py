@@ -30,6 +30,7 @@ from typing import Any
 from accuracy_tables import ROOT, markdown, number
 
 from hloinspect.hardware import Target, load_target
+from hloinspect.hardware.target import FAMILIES, Side
 from hloinspect.hlo.load import load_module
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.offload.transfers import find_offload
@@ -180,8 +181,22 @@ def _product(device: str, dtype: str, product: Product) -> tuple[Callable[[Scena
     sides = (product.rows + product.columns) * product.depth * operand
     moved = product.count * (sides + product.rows * product.columns * result)
     cost = Cost(product.flops, dtype, bytes=moved, product=product)
-    target, cases = _target(device)
-    return lambda case: cost.time_ps(target, case), cases
+    return lambda case: cost.time_ps(_target(device)[0], case), _at_full_clock(device, dtype)
+
+
+@lru_cache
+def _at_full_clock(device: str, dtype: str) -> tuple[Scenario, ...]:
+    """Return the scenarios of a short run: without the clock of a long step, and with the spread of the figures of
+    products alone."""
+    target, (central, *_) = _target(device)
+    figures = target.products[FAMILIES.get(dtype, dtype)]
+    assert target.sustained is not None
+    sides: tuple[Side, ...] = ("value", "high", "low")
+    shares = [central.efficiency_of(dtype) * figures.gain.at(side) / figures.gain.value for side in sides]
+    return tuple(
+        replace(central, figures=side, dtype_efficiency={dtype: share / target.sustained.value})
+        for side, share in zip(sides, shares, strict=True)
+    )
 
 
 @lru_cache

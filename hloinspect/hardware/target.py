@@ -86,6 +86,36 @@ class Level:
     latency_us: Figure
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tiling:
+    """How matrix products are cut: into tiles of (rows, columns, share of the fastest tile's rate), and along their
+    depth into pieces of at least ``split_depth``. Each is a key of its own."""
+
+    tiles: tuple[tuple[int, int, float], ...]
+    split_depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """What matrix products of one family of types cost on a GPU besides the peak of its matrix units.
+
+    ``start_us`` is spent on each. ``gain`` is what tiles at work reach in a step over what a product reaches as a whole
+    (the matrix efficiency), whose last tiles leave a part of the device idle. Writing the result takes its bytes over
+    ``output`` times the memory's bandwidth, in addition.
+    """
+
+    start_us: Figure
+    gain: Figure
+    output: Figure
+    tiling: Tiling
+
+
+FAMILIES: Final[Mapping[str, str]] = {
+    "f16": "bf16", "s8": "f8", "f8e4m3fn": "f8", "f8e5m2": "f8", "f8e4m3": "f8", "f8e3m4": "f8", "f4e2m1fn": "f8",
+}  # fmt: skip
+"""Families of types whose products are alike, where a type is not its own: the key of :attr:`Target.products`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The hardware that a step is compiled and judged for; every figure is of one device.
@@ -96,6 +126,8 @@ class Target:
     ``multiprocessors`` run the tiles of a matrix product side by side; None: its tiles are not counted.
     ``dtype_efficiency`` holds the matrix efficiency of types that differ from ``matmul_efficiency``. ``stand_in`` names
     the device that ``xla_target_config`` describes where it is not this one, of which XLA has no description.
+    ``products`` has what products cost in detail, by family of types (:data:`FAMILIES`); none: they take a launch.
+    ``sustained`` is the share of the clock of short runs that products keep in a long step.
     ``devices_per_chip`` is 2 where JAX has a device for each core of a TPU's chip, whose topologies count chips.
     """
 
@@ -119,3 +151,5 @@ class Target:
     dtype_efficiency: Mapping[str, Range] = field(default_factory=dict)
     stand_in: str | None = None
     devices_per_chip: int = 1
+    products: Mapping[str, Products] = field(default_factory=dict)
+    sustained: Range | None = None
