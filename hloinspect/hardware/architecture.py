@@ -1,62 +1,95 @@
-"""What GPUs of one architecture have in common: the figures of ``architectures/NAME.toml``. A target's own file may
-replace some of them.
+"""What GPUs of one architecture, and domains of one interconnect, have in common.
 
-They are measured on the target that the file names as ``measured_on``. For another target of the architecture they are
-estimates with wider ranges.
+The figures are those of ``architectures/NAME.toml`` and ``fabrics/NAME.toml``. A target's own file may replace some.
+
+They are measured on the target that the file names as ``measured_on``. For another target they are estimates with wider
+ranges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hloinspect.decoding import parse_toml, read_text
-from hloinspect.hardware.target import Figure, Products, Tiling
+from hloinspect.hardware.target import Exchange, Figure, Products, Tiling
 
 if TYPE_CHECKING:
-    from hloinspect.hardware.document import ProductsTable, TargetDocument
+    from hloinspect.hardware.document import (
+        ExchangeTable,
+        FigureTable,
+        ProductsTable,
+        RangeTable,
+        SpreadTable,
+        TargetDocument,
+    )
 
-_FOLDER = Path(__file__).parent / "architectures"
+_FOLDER = Path(__file__).parent
 
 WIDENING = 1.15
-"""The factor by which a figure may differ on a target of the architecture that nobody has measured (an estimate)."""
+"""The factor by which a figure may differ on a target that nobody has measured (an estimate)."""
+
+_Read = Callable[["float | FigureTable | SpreadTable"], Figure]
 
 
 @cache
-def common(architecture: str) -> Mapping[str, object]:
-    """Return the document of an architecture."""
-    return parse_toml(read_text(_FOLDER / f"{architecture}.toml"))
+def common(folder: str, name: str) -> Mapping[str, object]:
+    """Return the document of an architecture or of an interconnect."""
+    return parse_toml(read_text(_FOLDER / folder / f"{name}.toml"))
 
 
-def with_architecture(document: TargetDocument, name: str) -> tuple[TargetDocument, str]:
-    """Return a target's document with the tables of its architecture that it does not have itself, and the target that
-    those were measured on, or "" where it is this one."""
-    architecture = document.get("architecture")
-    if architecture is None:
-        return document, ""
-    below = common(architecture)
+def products_of(document: TargetDocument, name: str, read: _Read) -> dict[str, Products]:
+    """Return the figures of products by family of types: those of a target's document, then those of its
+    architecture. ``read`` makes a figure of a table."""
+    found: dict[str, Products] = {
+        family: _products(table, read, "") for family, table in document.get("products", {}).items()
+    }
+    if (architecture := document.get("architecture")) is not None:
+        below = common("architectures", architecture)
+        for family, table in cast("Mapping[str, ProductsTable]", below["products"]).items():
+            if family not in found:
+                found[family] = _products(table, read, _other(below, name))
+    return found
+
+
+def exchanges_of(document: TargetDocument, name: str, read: _Read) -> dict[str, Exchange]:
+    """Return the figures of collectives by kind: those of a target's document, then those of its interconnect."""
+    found: dict[str, Exchange] = {
+        kind: _exchange(table, read, "") for kind, table in document.get("exchanges", {}).items()
+    }
+    if (fabric := document.get("fabric")) is not None:
+        below = common("fabrics", fabric)
+        for kind, table in cast("Mapping[str, ExchangeTable]", below["exchanges"]).items():
+            if kind not in found:
+                found[kind] = _exchange(table, read, _other(below, name))
+    return found
+
+
+def sustained_of(document: TargetDocument) -> float | RangeTable | None:
+    """Return the share of a short run's clock that is kept in a long step: a target's own, or its architecture's."""
+    if "sustained" in document or "architecture" not in document:
+        return document.get("sustained")
+    return cast("RangeTable", common("architectures", document["architecture"])["sustained"])
+
+
+def _other(below: Mapping[str, object], name: str) -> str:
+    """Return the target that a document was measured on, or "" where it is this one."""
     measured = cast("str", below["measured_on"])
-    shared = {key: value for key, value in below.items() if key != "measured_on"}
-    merged = shared | cast("dict[str, object]", document)
-    if "products" in document:
-        merged["products"] = cast("dict[str, object]", below.get("products", {})) | document["products"]
-    return cast("TargetDocument", merged), "" if name == measured else measured
+    return "" if measured == name else measured
 
 
-def products_of(table: ProductsTable, figures: Mapping[str, Figure], measured_on: str) -> Products:
-    """Return the figures of a family of types from its table. ``measured_on`` names another target that they are of, or
-    is ""."""
+def _products(table: ProductsTable, read: _Read, measured_on: str) -> Products:
     tiles = tuple(
         (rows, columns, float(share))
         for tile, share in table["tiles"].items()
         for rows, columns in dict.fromkeys((_sides(tile), _sides(tile)[::-1]))
     )
     return Products(
-        start_us=_taken(figures["start_us"], measured_on),
-        gain=_taken(figures["gain"], measured_on),
-        output=_taken(figures["output"], measured_on),
+        start_us=_taken(read(table["start_us"]), measured_on),
+        gain=_taken(read(table["gain"]), measured_on),
+        output=_taken(read(table["output"]), measured_on),
         tiling=_tiling(tiles, table["split_depth"]),
     )
 
@@ -72,9 +105,27 @@ def _tiling(tiles: tuple[tuple[int, int, float], ...], split_depth: int) -> Tili
     return Tiling(tiles, split_depth)
 
 
+def _exchange(table: ExchangeTable, read: _Read, measured_on: str) -> Exchange:
+    widening = WIDENING if measured_on else 1.0
+    return Exchange(
+        latency_us=_taken(read(table["latency_us"]), measured_on),
+        member_us=float(table["member_us"]),
+        rate=_taken(read(table["rate"]), measured_on),
+        few=float(table["few"]),
+        ramp_us=float(table["ramp_us"]),
+        ramp_bytes=float(table["ramp_bytes"]),
+        low=table["low"] / widening,
+        high=table["high"] * widening,
+        switch_members=table.get("switch_members", 0) if "switch_rate" in table else 0,
+        switch_rate=table.get("switch_rate", 0.0),
+    )
+
+
 def _taken(figure: Figure, measured_on: str) -> Figure:
-    """Return a figure as one that is taken from another target, with a wider range."""
+    """Return a figure as one that is taken from another target, with a wider range if it has one."""
     if not measured_on:
         return figure
-    low, high = figure.at("low") / WIDENING, figure.at("high") * WIDENING
-    return Figure(figure.value, f"estimate: as the {measured_on}'s, with a wider range", True, low=low, high=high)
+    source = f"estimate: as the {measured_on}'s, with a wider range"
+    if figure.low is None or figure.high is None:
+        return Figure(figure.value, source, True)
+    return Figure(figure.value, source, True, low=figure.low / WIDENING, high=figure.high * WIDENING)

@@ -95,6 +95,12 @@ finds its peak."""
 Architecture = Literal["hopper", "blackwell"]
 """GPUs that have figures in common: the files of ``architectures``."""
 
+Fabric = Literal["nvlink4", "nvlink5", "nvl72"]
+"""Interconnects that have figures in common: the files of ``fabrics``."""
+
+Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
+"""Kinds of collectives."""
+
 Tile = Literal["256x256", "256x128", "128x128", "128x64", "64x64"]
 """Tiles of matrix products. They may lie either way."""
 
@@ -164,6 +170,21 @@ class ProductsTable(TypedDict):
     tiles: dict[Tile, Annotated[float, Between(_LEAST_SHARE, 1.0)]]
 
 
+class ExchangeTable(TypedDict):
+    """``[exchanges.<kind>]``: what a kind of collective takes inside one domain."""
+
+    latency_us: TimeUs
+    member_us: Annotated[float, Between(0.0, _MOST_US)]
+    rate: Share
+    few: Annotated[float, Between(0.0, 0.99)]
+    ramp_us: Annotated[float, Between(0.0, _MOST_US)]
+    ramp_bytes: Annotated[float, Between(1.0, MOST_RATE)]
+    low: Annotated[float, Between(_LEAST_SHARE, 1.0)]
+    high: Annotated[float, Between(1.0, _MOST_GAIN)]
+    switch_members: NotRequired[Positive]
+    switch_rate: NotRequired[Annotated[float, Between(_LEAST_SHARE, 1.0)]]
+
+
 class TargetDocument(TypedDict):
     """A whole target file."""
 
@@ -192,3 +213,5 @@ class TargetDocument(TypedDict):
     architecture: NotRequired[Architecture]
     products: NotRequired[dict[Family, ProductsTable]]
     sustained: NotRequired[Roughly]
+    fabric: NotRequired[Fabric]
+    exchanges: NotRequired[dict[Kind, ExchangeTable]]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from hloinspect.decoding import Fault, decode, parse_toml, read_text, shown
 from hloinspect.errors import TargetError, printable
-from hloinspect.hardware.architecture import products_of, with_architecture
+from hloinspect.hardware.architecture import exchanges_of, products_of, sustained_of
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
 if TYPE_CHECKING:
@@ -174,9 +174,6 @@ def _reason(exc: Exception) -> str:
 
 
 def _target(document: TargetDocument, name: str, file: str) -> Target:
-    own = document.get("products", {})
-    document, measured_on = with_architecture(document, name)
-
     def figure(given: float | FigureTable | SpreadTable) -> Figure:
         return _figure(given, file)
 
@@ -184,7 +181,7 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
         return _range(given, file)
 
     link, collective = document.get("link"), document.get("collective_efficiency")
-    sustained = document.get("sustained")
+    sustained = sustained_of(document)
     return Target(
         name=name,
         title=document["title"],
@@ -206,14 +203,8 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
         dtype_efficiency={dtype: share(given) for dtype, given in document.get("dtype_efficiency", {}).items()},
         stand_in=document.get("stand_in"),
         devices_per_chip=document.get("devices_per_chip", 1),
-        products={
-            family: products_of(
-                table,
-                {key: figure(table[key]) for key in ("start_us", "gain", "output")},
-                "" if family in own else measured_on,
-            )
-            for family, table in document.get("products", {}).items()
-        },
+        products=products_of(document, name, figure),
+        exchanges=exchanges_of(document, name, figure),
         sustained=None if sustained is None else share(sustained),
     )
 

@@ -61,10 +61,12 @@ class Cost:
 
     def time_ps(self, target: Target, scenario: Scenario) -> float:
         """Return the time on a target under a scenario, in picoseconds."""
-        start, matrix, output = self._matrix_s(target, scenario)
         vector = self.vector_flops / (target.vector_flops.value * scenario.matmul_efficiency)
         memory = self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency)
         launch = target.launch_us.value * 1e-6
+        if not self.matrix_flops:  # most kernels
+            return max(vector, memory, launch) * 1e12
+        start, matrix, output = self._matrix_s(target, scenario)
         if not output:
             return (start + max(matrix, vector, memory, launch - start)) * 1e12
         assert self.product is not None

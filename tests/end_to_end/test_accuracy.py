@@ -234,6 +234,22 @@ def test_products_are_near_on_the_half_of_the_table_that_nothing_was_fitted_to(c
         assert found.width <= 1.4
 
 
+def test_collectives_are_near_on_the_half_of_the_table_that_nothing_was_fitted_to(corpus: Path):
+    gpu = script("accuracy_gpu")
+    small = gpu.EXCHANGE_SIZES[0][2]
+    times = [e for e in gpu.exchange_times(corpus / "gpu" / "collectives.csv") if e.what[2] != small]
+    for device in ("H100", "B200", "GB200"):
+        own = [each for each in times if each.what[0] == device]
+        main = [each for each in own if each.what[1] in gpu.MAIN_KINDS]
+        assert gpu.summary(main, 0.25).within >= 0.85, device
+        assert gpu.summary([each for each in main if not each.fitted], 0.25).within >= 0.8, device
+        assert gpu.summary(main, 0.25).width <= 1.8
+        for kind, margin in (("all-to-all", 0.25), ("collective-permute", 0.5)):
+            assert gpu.summary([each for each in own if each.what[1] == kind], margin).within >= 0.7, (device, kind)
+        for (_, kind, _), members in gpu.in_order(replace(e, what=(*e.what[:2], "all")) for e in own).items():
+            assert gpu.summary(members, 0.25).inside >= 0.85, (device, kind)
+
+
 def test_a_summary_counts_what_is_near_and_what_is_inside():
     gpu = script("accuracy_gpu")
     near = gpu.Timed(("x",), 100.0, 110.0, 90.0, 120.0)
