@@ -75,7 +75,7 @@ def commands(xprof: str) -> dict[str, list[str]]:
 def run(command: list[str], trace: Path) -> Cost:
     """Run a command on a copy of the trace in a separate folder."""
     with tempfile.TemporaryDirectory(dir=trace.parent) as folder:
-        copy = Path(folder) / "host.xplane.pb"
+        copy = Path(folder) / f"host{''.join(trace.suffixes)}"
         shutil.copyfile(trace, copy)
         copy.read_bytes()  # so that no run includes reading from disk
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}

@@ -53,8 +53,11 @@ def one_step() -> tuple[list[Event], int]:
     run = Run(load_module(FIXTURE / "module.hlo.pb.gz"), directions, program=PROGRAM_ID, speeds=speeds)
     run.steps(3)
     begin, after = run.annotations[1].start_ps, run.annotations[2].start_ps
-    chosen = [event for event in run.events if begin <= event.start_ps < after]
-    return [_shifted(event, begin) for event in chosen], after - begin
+    chosen = [place for place, event in enumerate(run.events) if begin <= event.start_ps < after]
+    places = {place: number for number, place in enumerate(chosen)}
+    events = [_shifted(run.events[place], begin) for place in chosen]
+    awaited = [tuple(places[place] for place in event.after if place in places) for event in events]
+    return [replace(event, after=own) for event, own in zip(events, awaited, strict=True)], after - begin
 
 
 def _shifted(event: Event, by_ps: int) -> Event:

@@ -44,6 +44,9 @@ ModulePlatform = Literal["gpu", "tpu", "cpu", "unknown"]
 
 InputKind = Literal["step", "text", "proto", "compiled", "dump", "trace"]
 
+TargetSource = Literal["given", "input", "profile"]
+"""Who named the target: the user, a manifest or dump of the compilation, or a profile by the name of its device."""
+
 MemorySource = Literal["artifacts", "estimated", "unknown"]
 """Where figures of memory come from: XLA's own, or the live ranges of the schedule."""
 
@@ -77,14 +80,29 @@ ItemKind = Literal[
 
 # ---- traces
 
+HostMemory = Literal["pinned", "pageable", "managed", "unstated"]
+"""The host's side of a copy, by the profiler. ``unstated`` is a profile that does not name it."""
+
+CopyOrigin = Literal["eager", "callback", "program"]
+"""What makes a copy that is no transfer of the step: no instruction at all, an instruction of the step that is no
+offload, or another program."""
+
 Basis = Literal["predicted", "measured"]
 """What figures are: those of the model, or those of a trace."""
 
 ClassifiedBy = Literal["hlo", "memcpy", "name"]
 """What shows of an event of a trace what it is."""
 
-ExpectedStatus = Literal["same", "same transfers", "different"]
-"""Whether the program of a trace is the one that was expected."""
+ExpectedStatus = Literal["same", "other kernels", "other order", "same transfers", "different"]
+"""How far two modules are the same, from the most: the same schedule and kernels, the same schedule, the same
+instructions, the same transfers, or not even those."""
+
+ComparedKind = Literal["compiled", "module", "dump", "profile"]
+"""What a module is compared with: what ``hloinspect compile`` wrote, a file with a module, a directory of
+``--xla_dump_to``, or a profile."""
+
+ModuleFrom = Literal["profile", "given", "dump", "none"]
+"""Where the module of a report on a run comes from; ``given``: it was given beside the profile."""
 
 SetAsideReason = Literal[
     "cut by the trace's begin",
@@ -96,6 +114,19 @@ SetAsideReason = Literal[
     "outside the step annotations",
 ]
 """Why a step of a trace does not count."""
+
+InstructionClass = Literal[
+    "matmul", "attention", "convolution", "custom call", "scatter", "gather", "sort", "reduce", "transpose",
+    "dynamic-update-slice", "concatenate", "copy", "loop", "all-gather", "all-reduce", "reduce-scatter", "all-to-all",
+    "collective-permute", "other collective", "d2h", "h2d", "host copy", "callback", "control flow", "other",
+    "unknown",
+]  # fmt: skip
+"""What an instruction does, by its opcode, the call that it makes, or the hero of its fusion (docs/trace.md).
+``loop`` is elementwise work, ``copy`` is within device memory, ``d2h`` and ``h2d`` are host transfers."""
+
+COLLECTIVE_CLASSES: frozenset[InstructionClass] = frozenset(
+    {"all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute", "other collective"}
+)
 
 # ---- findings
 

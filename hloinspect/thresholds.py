@@ -26,10 +26,17 @@ WARNING_COST_SHARE = 0.05
 """The share of the step below which it is at most a warning. So is one whose verdicts all change within the
 prediction's range."""
 
+UNEXPLAINED_SHARE = 0.05
+"""The share of the step from which on the distance of a class of instructions from its predicted range counts: the
+model does not explain the profile then."""
+
 # ---- how many are shown one by one, where no more are requested
 
 SHOWN_ROWS = 40
 """Transfers, and requested placements, in a table of the terminal."""
+
+SHOWN_INSTRUCTIONS = 5
+"""Instructions of a trace that a terminal shows below their classes."""
 
 SHOWN_FINDINGS = 5
 """Findings in the text of a report."""

@@ -32,6 +32,8 @@ def answer(
             raise UsageError(f"{source} is a trace: --xla-flag and --module are for what is compiled")
         if compiling.production:
             raise UsageError(f"{source} is a trace: {compiling.production.option} is for compiling a step")
+        if judging.against is not None:
+            raise UsageError(f"{source} is a trace: --expect says how far what ran is what was compiled")
         from hloinspect.analyze.trace import trace_input
 
         return trace_input(source, compiling, judging, tracing, on_progress)

@@ -23,7 +23,7 @@ from hloinspect.options import CompileOptions, Production
 from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.report.build import build_report
-from hloinspect.report.schema import MemoryInfo, Report, RuleLeftOut, Unknown
+from hloinspect.report.schema import JudgedInfo, MemoryInfo, Report, RuleLeftOut, Unknown
 from hloinspect.units import listed
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def inspect(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     module: str | None = None,
     keep: Path | None = None,
     memory: FollowMemory = None,
+    against: str | None = None,
     rules: Choice | None = None,
     cache: Path | None = None,
     production: Production | None = None,
@@ -103,8 +104,9 @@ def inspect(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     ``source`` is an INPUT as on the command line. A step needs a ``target`` and is compiled first (into ``keep``
     where that is given); other inputs may know their own. ``module`` picks one of a dump. Without a target the
     transfers are listed and their verdicts are unknown. Memory is estimated where there is a target, or as ``memory``
-    says (``unassigned``: where there is a target and nothing says what XLA has assigned). ``rules`` says which rules
-    run (all by default). ``cache`` keeps what was compiled (compile/cache.py). ``production`` is what the production
+    says (``unassigned``: where there is a target and nothing says what XLA has assigned). ``against`` is what ran, a
+    profile, a dump or a module: the report says how far the module is that one. ``rules`` says which rules run (all by
+    default). ``cache`` keeps what was compiled (compile/cache.py). ``production`` is what the production
     run had, for compiling the step (compile/production.py). Raises HloInspectError.
     """
     compiling = CompileOptions(
@@ -116,7 +118,7 @@ def inspect(  # noqa: PLR0913  (a public verb: its keywords are its interface)
         keep=keep,
         module=module,
     )
-    judging = JudgeOptions(target=target, link=link, rules=rules, memory=memory)
+    judging = JudgeOptions(target=target, link=link, rules=rules, memory=memory, against=against)
     return inspect_input(source, compiling, judging, on_progress)
 
 
@@ -136,20 +138,34 @@ def inspect_input(
     else:
         _refuse_options_of_steps(compiling)
         loaded = load_input(found, compiling.module)
+    named_by_input = target is None and loaded.target is not None
     if target is None and loaded.target is not None:
         target = load_target(loaded.target)
     if target is None and judging.link:
         raise UsageError("--link replaces the host link of a target: name one with --target")
     if target is not None and judging.link:
         target = with_link(target, judging.link)
-    machine = Machine(target, compiling.devices, compiling.topology)
+    machine = Machine(target, compiling.devices, compiling.topology, "input" if named_by_input else "given")
     _check_topology(machine)
     with naming_input(loaded.info.path):
         if judging.memory == "unassigned":
             with_memory = target is not None and loaded.device_bytes is None
         else:
             with_memory = target is not None if judging.memory is None else judging.memory
-        return _judge(read(loaded), machine, judging.rules, with_memory)
+        inspection = _judge(read(loaded), machine, judging.rules, with_memory)
+    return inspection if judging.against is None else _against(inspection, loaded, judging.against)
+
+
+def _against(found: Inspection, loaded: Loaded, against: str) -> Inspection:
+    """Say how far the module is the one that ran. Raises HloInspectError where that cannot be read."""
+    from hloinspect.report.expect import compare_against, flags_beside, unknown_of_difference
+
+    made = loaded.program
+    if loaded.dumped is not None:
+        made = replace(made, flags=flags_beside(loaded.dumped))
+    compared = compare_against(made, found.offload, against)
+    unknown = unknown_of_difference(compared, f"the judged module is not the program that ran ({against})")
+    return replace(found, report=replace(found.report, against=compared, unknown=(*found.report.unknown, *unknown)))
 
 
 def _refuse_options_of_steps(compiling: CompileOptions) -> None:
@@ -233,8 +249,9 @@ def _judge(reading: Reading, machine: Machine, rules: Choice | None, with_memory
         [*about_target, *predicted_limits, *loaded.limits, *reading.limits, *about_memory],
         unknown,
         used,
+        machine.source,
     )
-    report = replace(report, audit=reading.audit)
+    report = replace(report, audit=reading.audit, judged=_dumped(loaded, report))
     if rules is not None and rules.is_empty:
         report = replace(report, rules_left_out=(RuleLeftOut("ALL", "all rules", "no rule is selected"),))
         return Inspection(report, offload, prediction, used)
@@ -244,6 +261,16 @@ def _judge(reading: Reading, machine: Machine, rules: Choice | None, with_memory
 
     evidence = Evidence(report, offload, prediction, target, check_slices(offload.program), loaded.requested)
     return Inspection(run_rules(evidence, rules), offload, prediction, used)
+
+
+def _dumped(loaded: Loaded, report: Report) -> JudgedInfo | None:
+    """Return what is said of a module of a dump, None for any other input."""
+    if loaded.dumped is None:
+        return None
+    from hloinspect.report.expect import flags_beside
+    from hloinspect.report.judged import judged_in_dump
+
+    return judged_in_dump(loaded.module, report.module, loaded.dumped.key, flags_beside(loaded.dumped))
 
 
 def obstacle_to(module: Module, target: Target | None, platform: str = "", touches_host: bool = True) -> Unknown | None:

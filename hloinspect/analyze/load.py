@@ -26,6 +26,7 @@ from hloinspect.report.schema import AuditInfo, InputInfo, ProgramInfo, Unknown
 from hloinspect.units import listed
 
 if TYPE_CHECKING:
+    from hloinspect.inputs.dumps import DumpedModule
     from hloinspect.inputs.manifest import CompileResult
 
 
@@ -48,6 +49,7 @@ class Loaded:
     requested: Requested | None = None
     requested_of: RequestedOf = field(default_factory=RequestedOf)
     platform: str = ""
+    dumped: DumpedModule | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ def _dumped(found: Input, wanted: str | None) -> Loaded:
             before=found.path / f"{chosen.key}.before_optimizations.txt", dump=(found.path, chosen.key)
         ),
         platform=chosen.platform,
+        dumped=chosen,
     )
 
 

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hloinspect.analyze.inspect import obstacle_to, prediction_limits
+from hloinspect.analyze.instructions import with_instructions
 from hloinspect.analyze.load import digest_of
 from hloinspect.analyze.options import JudgeOptions, Machine, TraceOptions
-from hloinspect.errors import InputError, UsageError
-from hloinspect.hardware import Target, domain_of, load_target, target_limits, with_link
+from hloinspect.analyze.target import given_target, target_of_profile
+from hloinspect.errors import HloInspectError, InputError
+from hloinspect.hardware import Target, domain_of, target_limits
 from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, ModulePlatform
-from hloinspect.measure.join import join_of, module_name
+from hloinspect.measure.join import ProgramJoin, join_of, module_name
 from hloinspect.measure.measured import MeasuredFile
 from hloinspect.offload.transfers import Offload
 from hloinspect.options import CompileOptions
@@ -22,22 +24,25 @@ from hloinspect.predict.prediction import Prediction, predict
 from hloinspect.predict.schedule import device_count
 from hloinspect.profiles.xplane.embedded import PREDICTION_HOST
 from hloinspect.profiles.xplane.find import host_of
-from hloinspect.report.build import build_report
+from hloinspect.report.build import build_report, target_info
+from hloinspect.report.judged import NOTHING_JUDGED, judged_in_profile
 from hloinspect.report.measured import device_infos, measured_step, trace_info, with_measured
 from hloinspect.report.schema import (
     SCHEMA,
-    ExpectedInfo,
     InputInfo,
+    JudgedInfo,
     MemoryInfo,
     ModuleInfo,
     ProgramInfo,
     Report,
     StepInfo,
+    StepProgramInfo,
     Thresholds,
     TraceInfo,
     TransferInfo,
     Unknown,
 )
+from hloinspect.report.step_programs import judged_text, step_programs, time_between_ms
 from hloinspect.units import listed
 
 if TYPE_CHECKING:
@@ -47,7 +52,6 @@ LIMIT_TPU = "a TPU's trace does not say when a copy moves: durations are windows
 LIMIT_PREDICTED = (
     "this profile is a prediction that hloinspect has written (--format xplane): nothing in it was measured"
 )
-DIFFERENT = "different"
 MAX_DIGEST_BYTES = 1 << 26
 """No hash is made of a larger trace: that would take as long as a fifth of the answer."""
 
@@ -92,6 +96,7 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     devices: int | None = None,
     topology: str | None = None,
     expect: str | None = None,
+    hlo: str | Sequence[str] = (),
     rules: Choice | None = None,
     jobs: int | None = 1,
     scheduler: str | None = None,
@@ -101,9 +106,11 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     """Return the measured answer for an ``.xplane.pb``, or for the newest run in a profile directory (all of its
     hosts).
 
-    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). With a ``target`` the module in the trace is
-    judged too, and both stand side by side. ``expect`` is the directory or manifest that ``hloinspect compile`` wrote,
-    or a module: the report says whether that is what ran. ``rules`` says which rules run.
+    ``source`` may be a URL that fsspec knows (``gs://``, ``s3://``). The module in the trace is judged too, and both
+    stand side by side: for ``target``, by default the one whose device the trace names; ``none`` leaves it out.
+    ``expect`` is the directory or manifest that ``hloinspect compile`` wrote, or a module: the report says whether that
+    is what ran. ``hlo`` is a module's file, a directory of ``--xla_dump_to``, or several, with the modules that the
+    profile does not carry. ``rules`` says which rules run.
 
     The files of several hosts are measured by ``jobs`` processes, a file each (None: as many as files and processors);
     they are spawned, so a script that has several needs ``if __name__ == "__main__":``. ``scheduler`` is the address
@@ -111,7 +118,8 @@ def trace(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     ``allow_broken``, as a limit, and the rest goes on. Raises HloInspectError."""
     compiling = CompileOptions(devices=devices, topology=topology)
     judging = JudgeOptions(target=target, link=link, rules=rules)
-    tracing = TraceOptions(expect=expect, jobs=jobs, scheduler=scheduler, allow_broken=allow_broken)
+    modules = (hlo,) if isinstance(hlo, str) else tuple(hlo)
+    tracing = TraceOptions(expect=expect, hlo=modules, jobs=jobs, scheduler=scheduler, allow_broken=allow_broken)
     return trace_input(source, compiling, judging, tracing, on_progress)
 
 
@@ -123,14 +131,12 @@ def trace_input(
     on_progress: Callable[[str], None] | None = None,
 ) -> TraceInspection:
     """Return what ``trace`` returns, from options that are objects already. Raises HloInspectError."""
-    target = load_target(judging.target) if isinstance(judging.target, str) else judging.target
-    if target is None and (judging.link or compiling.devices or compiling.topology):
-        raise UsageError("--link, --devices and --topology are for a prediction beside the measurement: add --target")
-    if target is not None and judging.link:
-        target = with_link(target, judging.link)
+    given = given_target(judging, compiling)
     measured = _measured_files(source, tracing, on_progress)
-    judged = _judge(source, measured, Machine(target, compiling.devices, compiling.topology), tracing)
-    return replace(judged, report=_with_findings(judged, target, judging.rules))
+    chosen = target_of_profile(given, judging, compiling, measured.files)
+    machine = Machine(chosen.target, compiling.devices, compiling.topology, chosen.source)
+    judged = _judge(source, measured, machine, chosen.limits, tracing)
+    return replace(judged, report=_with_findings(judged, chosen.target, judging.rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +149,19 @@ class _Measured:
 
 def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[str], None] | None) -> _Measured:
     from hloinspect.inputs.classify import is_url
+    from hloinspect.inputs.modules import check_given
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
     from hloinspect.measure.outcome import Unread, measure_source
-    from hloinspect.profiles.xplane.find import find_xplanes
+    from hloinspect.profiles.find import find_profiles
 
-    paths = find_remote(source) if is_url(source) else tuple(map(str, find_xplanes(source)))
+    check_given(tracing.hlo)
+    paths = find_remote(source) if is_url(source) else tuple(map(str, find_profiles(source)))
     if len(paths) == 1 and tracing.scheduler is None:
-        return _Measured((measure_source(paths[0], on_progress),))
-    found = measure_files(paths, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress)
+        return _Measured((measure_source(paths[0], tracing.hlo, on_progress),))
+    found = measure_files(
+        paths, hlo=tracing.hlo, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress
+    )
     unread = [one.reason for one in found if isinstance(one, Unread)]
     files = [one for one in found if not isinstance(one, Unread)]
     if not files and len(paths) == 1:
@@ -181,17 +191,20 @@ def _unread_notes(unread: Sequence[str]) -> list[str]:
     return [*unread[:MAX_UNREAD], f"{more} more files cannot be read (trace.unread of the JSON has them all)"]
 
 
-def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOptions) -> TraceInspection:
+def _judge(
+    source: str, measured: _Measured, machine: Machine, about_target: Sequence[str], tracing: TraceOptions
+) -> TraceInspection:
     files, unread = measured.files, measured.unread
     program = _main_program(files)
     own, others = _of_program(files, program)
     info = InputInfo(source, "trace", _digest(files) if len(files) + len(unread) == 1 else None)
     unknown = _gaps(files)
-    limits = _limits(measured, others, tracing.allow_broken)
+    limits = [*_limits(measured, others, tracing.allow_broken), *about_target]
     if not tracing.allow_broken:
         remedy = "copy the file again, or --allow-broken to go without it"
         unknown += [Unknown(reason, remedy, "time") for reason in _unread_notes(unread)]
-    offload = _offload(own)
+    joined = _joined(own)
+    offload = joined.offload if joined is not None else None
     seen = trace_info(files, own, unread, program)
     versions = next((file.versions for file in files if file.versions), {})
     made = ProgramInfo(jax=versions.get("jax"), jaxlib=versions.get("jaxlib"), topology=machine.topology)
@@ -201,15 +214,21 @@ def _judge(source: str, measured: _Measured, machine: Machine, tracing: TraceOpt
                 Unknown("--expect has nothing to compare with: the trace has no module", "see above", "time")
             )
         report = _bare_report(info, files, made, limits, unknown)
+        if machine.target is not None:
+            count = machine.devices or sum(len(file.devices) for file in own) or 1
+            report = replace(report, target=target_info(machine.target, count, machine.source))
         report = replace(report, step=StepInfo(None, measured_step(own)), devices=device_infos(own), trace=seen)
-        return TraceInspection(report, files, None, None)
+        report = replace(report, judged=NOTHING_JUDGED)
+        return TraceInspection(with_instructions(report, own, None, machine), files, None, None)
     target, module = machine.target, offload.program.module
     prediction, about_prediction = _predicted(offload, machine)
     limits += about_prediction
     memory = MemoryInfo(None, None, int(target.hbm_bytes.value) if target else None, None, "unknown")
     count = machine.devices or device_count(module)
-    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None)
+    report = build_report(info, offload, made, target, count, prediction, memory, limits, unknown, None, machine.source)
     report = _measured(report, own, seen, files)
+    report = replace(report, judged=_judged(report, offload, own))
+    report = with_instructions(report, own, joined, machine)
     if tracing.expect is not None:
         report = _expected(report, offload, tracing.expect)
     return TraceInspection(report, files, offload, prediction)
@@ -226,23 +245,28 @@ def _limits(measured: _Measured, others: Sequence[MeasuredFile], allow_broken: b
 
 def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, list[str]]:
     """Return the prediction beside the measurement, where there is a target, and what limits it or why it is
-    missing."""
+    missing. Where nobody asked for the target, a module that cannot be predicted does not end the measurement."""
     target, module = machine.target, offload.program.module
     if target is None:
         return None, []
     if obstacle := obstacle_to(module, target):
         return None, [f"no prediction: {obstacle.reason}"]
     count = machine.devices or device_count(module)
-    prediction = predict(offload, target, count, domain_of(target, machine.topology))
+    try:
+        prediction = predict(offload, target, count, domain_of(target, machine.topology))
+    except HloInspectError as error:
+        if machine.source != "profile":
+            raise
+        return None, [f"no prediction: {error}"]
     return prediction, [*target_limits(target), *prediction_limits(module, prediction)]
 
 
-def _offload(files: Sequence[MeasuredFile]) -> Offload | None:
+def _joined(files: Sequence[MeasuredFile]) -> ProgramJoin | None:
     """Return the step's module, which measuring has read already."""
     for file in files:
         if file.module is not None and file.program is not None:
             try:
-                return join_of(file.module, module_name(file.path, file.program)).offload
+                return join_of(file.module, module_name(file.path, file.program))
             except InputError:  # the file's own limits say what is wrong with it
                 continue
     return None
@@ -300,7 +324,29 @@ def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, file
     limits = (*report.limits, LIMIT_TPU) if is_tpu and transfers else report.limits
     limits = (*limits, *_too_fast(report, transfers))
     step = StepInfo(report.step.predicted, measured_step(own))
+    programs = step_programs(own, _offload_of, doubtful=doubtful)
+    seen = replace(seen, step_programs=programs, between_programs_ms=time_between_ms(own, programs))
+    transfers = tuple(_of_one_run(transfer, programs) for transfer in transfers)
+    if programs and (judged := judged_text(programs, step.predicted is not None)):
+        limits = (*limits, judged)
     return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
+
+
+def _of_one_run(transfer: TransferInfo, programs: Sequence[StepProgramInfo]) -> TransferInfo:
+    """Return a transfer of which the ratio of waits is that of one run of its program, as the predicted wait is."""
+    found, runs = transfer.measured, next((one.runs for one in programs if one.is_module), 1.0)
+    if found is None or found.wait_ratio is None or runs <= 0:
+        return transfer
+    return replace(transfer, measured=replace(found, wait_ratio=found.wait_ratio / runs))
+
+
+def _offload_of(file: MeasuredFile, program: int) -> Offload | None:
+    """Return what the module of another program of the step has of transfers, or None where it is not known."""
+    proto = file.step_modules.get(program)
+    try:
+        return join_of(proto, module_name(file.path, program)).offload if proto is not None else None
+    except InputError:  # the file's own limits say what is wrong with it
+        return None
 
 
 def _blocked(transfer: TransferInfo) -> TransferInfo:
@@ -357,16 +403,22 @@ def _bare_report(
     )
 
 
-def _expected(report: Report, offload: Offload, expect: str) -> Report:
-    from hloinspect.report.expect import compare
+def _judged(report: Report, offload: Offload, own: Sequence[MeasuredFile]) -> JudgedInfo:
+    """Return which module was judged. Of several hosts the evidence is that of the file which shows it least."""
+    known = [file.explained for file in own if file.explained is not None]
+    worst = min(known, key=lambda found: (found.is_trusted, found.found / found.events), default=None)
+    given = next((file.module_path for file in own if file.module_path), "")
+    is_prediction = any(file.host == PREDICTION_HOST for file in own)
+    return judged_in_profile(offload.program.module, report.module, worst, given, is_prediction=is_prediction)
 
-    found: ExpectedInfo = compare(report, offload, expect)
+
+def _expected(report: Report, offload: Offload, expect: str) -> Report:
+    from hloinspect.report.expect import compare_expected, unknown_of_difference
+
+    found = compare_expected(report.program, offload, expect)
     assert report.trace is not None
-    unknown = report.unknown
-    if found.status == DIFFERENT:
-        reason = f"the profiled program is not that of {expect}: {'; '.join(found.differences[:2])}"
-        unknown = (*unknown, Unknown(reason, "compile and check the program that is run, with its flags", "transfers"))
-    return replace(report, trace=replace(report.trace, expected=found), unknown=unknown)
+    unknown = unknown_of_difference(found, f"the profiled program is not that of {expect}")
+    return replace(report, trace=replace(report.trace, expected=found), unknown=(*report.unknown, *unknown))
 
 
 def _with_findings(judged: TraceInspection, target: Target | None, rules: Choice | None) -> Report:

@@ -13,15 +13,16 @@ from hloinspect.calibrate.overlay import overlay_toml
 from hloinspect.calibrate.products import Kernel, gpu_kernels, measure_products, tpu_operations
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hardware import Target, load_target, target_of_device
+from hloinspect.inputs.modules import check_given, given_modules, with_given_modules
 from hloinspect.measure.figures import KEYS, LeftOut, MeasuredFigure, Measurement
+from hloinspect.measure.file import Joins
 from hloinspect.measure.memcpy import ROCM, Copies, host_copies, is_rocm, measure_copies
 from hloinspect.measure.queue import Steps, measure_waits, offloads_of, steps_of
+from hloinspect.profiles.find import find_profiles
 from hloinspect.profiles.open import open_trace
-from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, find_xplanes
+from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
-_TPU_NAMES = {"TPU v6 Lite": "v6e"}
-"""The target for each value of a plane's ``device_type_string`` that was seen in traces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +44,21 @@ class Calibration:
     toml: str
 
 
-def calibrate(path: str, base: str | None = None) -> Calibration:
+def calibrate(path: str, base: str | None = None, hlo: Sequence[str] = ()) -> Calibration:
     """Measure the rates of the machine on which a trace, or the newest run in a profile directory, was taken.
 
     ``base`` is a built-in target (or alias) for all figures that the trace does not have; by default the one whose name
-    the trace has. Raises InputError for a file that is no trace, UsageError where the base is missing or of another
-    platform, and TargetError where it is unknown.
+    the trace has. ``hlo`` are files or dumps with the modules that a trace does not carry. Raises InputError for a file
+    that is no trace, UsageError where the base is missing or of another platform, and TargetError where it is unknown.
     """
-    files = [str(file) for file in find_xplanes(path)]
+    check_given(hlo)
+    files = [str(file) for file in find_profiles(path)]
     gathered = _Gathered()
     for file in files:
-        gathered.add(open_trace(file))
+        gathered.add(with_given_modules(open_trace(file), hlo))
     if not gathered.platform:
         raise InputError(f"{path}: expected a trace with {GPU}<n> or {TPU}<n> planes, found no device in it")
-    target = _base(base, gathered.device, gathered.platform, path)
+    target = _base(base, gathered, path)
     measurement = gathered.measure(target)
     measured, left = _without_link(target, measurement)
     trace = Path(files[0]).name if len(files) == 1 else f"{Path(files[0]).parent.name} ({len(files)} hosts)"
@@ -82,6 +84,7 @@ class _Gathered:
     def __init__(self) -> None:
         self.platform = ""
         self.device = ""
+        self.device_bytes: int | None = None
         self.devices = 0
         self.notes: list[str] = []
         self._copies: list[Copies] = []
@@ -101,12 +104,17 @@ class _Gathered:
             raise InputError(f"{space.path}: expected a trace of {self.platform.upper()}s like the others of this run")
         self.platform = self.platform or platform
         modules = dict(embedded_modules(space))
+        if given_modules(space):
+            joins = Joins(space)
+            modules = {program: proto for program, proto in modules.items() if joins(program) is not None}
+            self.notes += [*space.notes, *joins.failed]
         offloads, failed = offloads_of(modules, space.path) if tpus else ({}, ())
         self.notes += failed
         self._modules |= modules
         for plane in (*gpus, *tpus):
             self.devices += any(True for _ in plane.lines)
             self.device = self.device or _device_name(plane)
+            self.device_bytes = self.device_bytes or _memory_of(plane)
             if plane in tpus:
                 self._steps += steps_of(plane, offloads)
                 self._kernels += tpu_operations(plane) if modules else ()
@@ -130,9 +138,15 @@ def _device_name(plane: Plane) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _base(name: str | None, device: str, platform: str, path: str) -> Target:
+def _memory_of(plane: Plane) -> int | None:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _base(name: str | None, gathered: _Gathered, path: str) -> Target:
+    device, platform = gathered.device, gathered.platform
     if name is None:
-        name = _TPU_NAMES.get(device) or target_of_device(device)
+        name = target_of_device(device, gathered.device_bytes)
         if name is None:
             seen = f"is of {device!r}, which no target has as its name" if device else "does not name its device"
             raise UsageError(f"{path} {seen}: name the nearest target with --base (see `hloinspect targets`)")

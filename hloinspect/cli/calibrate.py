@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hloinspect.cli.console import emit, width
-from hloinspect.cli.options import Progress
+from hloinspect.cli.options import Progress, hlo_option
 
 if TYPE_CHECKING:
     from hloinspect.calibrate.calibrate import Calibration
@@ -30,12 +30,14 @@ SCHEMA = "hloinspect.calibration/1"
 @click.option(
     "--base", metavar="NAME", help="Target for what the trace does not show. Default: the trace's own device."
 )
+@hlo_option
 @click.option("-o", "--output", metavar="FILE", help="Write the target to this TOML file, for --target.")
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def command(trace: str, base: str | None, output: str | None, style: str) -> int:
+def command(trace: str, base: str | None, hlo: tuple[str, ...], output: str | None, style: str) -> int:
     """Measure the rates that a machine reaches, from a trace, and make a target of them.
 
-    TRACE is an .xplane.pb (or .gz), a profile directory (its newest run, all hosts), or a Chrome trace. Measured are
+    TRACE is an .xplane.pb (or .gz), a profile directory (its newest run, all hosts), a Chrome trace, or what Nsight
+    Systems wrote (an export to SQLite, or a report where nsys is installed). Measured are
     host copies in each direction alone, the factor with both on, the start-up time of a copy, and matrix products; each
     figure says how many copies it rests on. What the trace does not show is taken from the base, and the output says
     so."""
@@ -44,7 +46,7 @@ def command(trace: str, base: str | None, output: str | None, style: str) -> int
     progress = Progress()
     progress("reading the trace")
     try:
-        found = calibrate(trace, base)
+        found = calibrate(trace, base, hlo)
     finally:
         progress.clear()
     if found.figures and output is not None:

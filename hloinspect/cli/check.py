@@ -16,7 +16,9 @@ from hloinspect.cli.options import (
     compiling_options,
     gather_compiling,
     gather_judging,
+    hlo_option,
     judging_options,
+    refuse_hlo,
     rule_options,
 )
 from hloinspect.errors import CompileError, HloInspectError, UsageError, printable
@@ -74,6 +76,7 @@ FORMATS = tuple(_HOMES)
 @click.option("--update-baseline", is_flag=True, help="Record the answer in the baseline, in place of the earlier one.")
 @click.option("--as", "name", metavar="NAME", help="What the baseline calls the step. Default: INPUT as it is written.")
 @click.option("--allow-unknown", is_flag=True, help="Pass where there is not enough evidence to say.")
+@hlo_option
 @rule_options
 @click.option(
     "--report", "reports", multiple=True, metavar="FORMAT=FILE", help="Write another format to FILE too; repeatable."
@@ -91,6 +94,7 @@ def command(
     update_baseline: bool,
     name: str | None,
     allow_unknown: bool,
+    hlo: tuple[str, ...],
     rules: RuleOptions,
     reports: tuple[str, ...],
     style: str,
@@ -102,18 +106,20 @@ def command(
     checked. Times are predicted, of a trace measured. What is not known is a failure of its own (exit code 3), never a
     pass.
     """
+    from hloinspect.analyze.options import TraceOptions
     from hloinspect.gate.budget import parse_budget
     from hloinspect.gate.config import GatedStep, load_gate
     from hloinspect.gate.gate import overall
     from hloinspect.gate.sense import refuse_senseless
 
+    refuse_hlo(hlo, inputs)
     limits = tuple(parse_budget(text) for text in budgets)  # before anything is compiled
     writers = [(style, output), *(_writer(text) for text in reports)]
     here = Path.cwd()
     config = load_gate(here)
     choice = rules.choice()
     baseline = baseline or (config.baseline if config else None)
-    options = GatedStep("", name or "", compiling, judging, limits)
+    options = GatedStep("", name or "", compiling, judging, TraceOptions(hlo=hlo), limits)
     steps = _given(inputs, options, config, here) if inputs else _configured(config, options)
     _refuse_senseless(steps, baseline, update_baseline)
     for step in steps:

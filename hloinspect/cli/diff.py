@@ -16,8 +16,10 @@ from hloinspect.cli.options import (
     compiling_options,
     gather_compiling,
     gather_judging,
+    hlo_option,
     judging_options,
     output_options,
+    refuse_hlo,
     rule_options,
 )
 
@@ -44,6 +46,7 @@ EXIT_UNKNOWN = 3
 @compiling_options
 @click.option("--target-b", metavar="NAME", help="Hardware for B where it is another than A's.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer that differs.")
+@hlo_option
 @rule_options
 @output_options
 @gather_compiling
@@ -54,6 +57,7 @@ def command(
     compiling: CompileOptions,
     judging: JudgeOptions,
     target_b: str | None,
+    hlo: tuple[str, ...],
     show_all: bool,
     rules: RuleOptions,
     style: str,
@@ -66,17 +70,20 @@ def command(
     compared; each side says which it is.
     """
     from hloinspect.analyze.answer import answer
+    from hloinspect.analyze.options import TraceOptions
     from hloinspect.gate.difference import snapshot_difference
     from hloinspect.gate.gate import name_of
     from hloinspect.gate.judge import doubt_of
     from hloinspect.gate.snapshot import snapshot_of
 
+    refuse_hlo(hlo, (before, after))
+    tracing = TraceOptions(hlo=hlo)
     judging = replace(judging, rules=rules.choice())
     progress = Progress()
     snapshots, doubts = [], []
     try:
         for source, target in ((before, judging.target), (after, target_b or judging.target)):
-            report = answer(source, compiling, replace(judging, target=target), on_progress=progress).report
+            report = answer(source, compiling, replace(judging, target=target), tracing, progress).report
             snapshots.append(snapshot_of(report, name_of(source, Path.cwd())))
             doubts.append(doubt_of(report, "stall"))
     finally:

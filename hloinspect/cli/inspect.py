@@ -32,6 +32,7 @@ Examples:
   hloinspect inspect train.py:step --target h100 --devices 8 --xla-flag xla_gpu_enable_triton_gemm=false
   hloinspect inspect module_0001.jit_step.sm_9.0_gpu_after_optimizations.txt --target h100 --link 50GB/s
   hloinspect inspect step.hlo.gz --target gb200 --format json | jq '.step.predicted'
+  hloinspect inspect train.py:step --target h100 --against profile/
   hloinspect inspect step.hlo.gz --target gb200 --format perfetto -o step.perfetto-trace
 
 Exit codes: 0 good, 2 wrong use or unreadable input, 3 not enough evidence for a verdict."""
@@ -47,6 +48,11 @@ EXIT_UNKNOWN = 3
     "--keep", metavar="DIR", type=click.Path(path_type=Path), help="Keep what compiling a step writes in DIR."
 )
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
+@click.option(
+    "--against",
+    metavar="RAN",
+    help="Say how far this is what ran: a profile, a directory of --xla_dump_to, or an HLO file.",
+)
 @click.option("--memory", is_flag=True, help="Estimate memory also without a target, when transfers are only listed.")
 @click.option("--audit", is_flag=True, help="Show all that was requested of host memory and what became of each.")
 @click.option("--all", "show_all", is_flag=True, help="Show every transfer and every finding.")
@@ -59,6 +65,7 @@ def command(
     compiling: CompileOptions,
     judging: JudgeOptions,
     rules: RuleOptions,
+    against: str | None,
     audit: bool,
     show_all: bool,
     style: str,
@@ -75,7 +82,7 @@ def command(
     from hloinspect.analyze.inspect import inspect_input
     from hloinspect.render.terminal.report_text import to_audit, to_text
 
-    judging = replace(judging, rules=rules.choice())
+    judging = replace(judging, rules=rules.choice(), against=against)
     progress = Progress()
     try:
         found = inspect_input(input, compiling, judging, progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from hloinspect.cli.numbers import DEVICES, TOPOLOGY
-from hloinspect.errors import printable
+from hloinspect.errors import UsageError, printable
 from hloinspect.options import CompileOptions, Production, cache_folder
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def gather_tracing(function: Decorated) -> Decorated:
 
         tracing = TraceOptions(
             expect=options.pop("expect"),
+            hlo=options.pop("hlo", ()),
             jobs=options.pop("jobs"),
             scheduler=options.pop("scheduler", None),
             allow_broken=options.pop("allow_broken"),
@@ -112,7 +113,7 @@ def judging_options(function: Decorated) -> Decorated:
             click.option(
                 "--target",
                 metavar="NAME",
-                help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file.",
+                help="Hardware to judge for: a name of `hloinspect targets`, or a TOML file. Default: the input's own.",
             ),
             click.option(
                 "--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s."
@@ -178,6 +179,26 @@ def rule_options(function: Decorated) -> Decorated:
     ):
         function = option(function)
     return function
+
+
+def hlo_option(function: Decorated) -> Decorated:
+    """Add ``--hlo``: the modules that a profile does not carry."""
+    return click.option(
+        "--hlo",
+        multiple=True,
+        metavar="FILE|DIR",
+        help="Of a profile without modules (nsys): a module, or the run's --xla_dump_to directory; repeatable.",
+    )(function)
+
+
+def refuse_hlo(hlo: Sequence[str], inputs: Iterable[str]) -> None:
+    """Raise UsageError for ``--hlo`` where no INPUT is a profile."""
+    if not hlo:
+        return
+    from hloinspect.inputs.classify import is_trace, is_url
+
+    if not any(is_trace(source) or is_url(source) for source in inputs):
+        raise UsageError("--hlo is for a profile, and no INPUT is one")
 
 
 def output_options(function: Decorated) -> Decorated:

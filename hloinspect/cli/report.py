@@ -16,7 +16,9 @@ from hloinspect.cli.options import (
     gather_compiling,
     gather_judging,
     gather_tracing,
+    hlo_option,
     judging_options,
+    refuse_hlo,
     rule_options,
 )
 from hloinspect.errors import UsageError, printable
@@ -49,6 +51,8 @@ EXIT_UNKNOWN = 3
 @click.option("--target-b", metavar="NAME", help="Hardware for a second INPUT where it is another than the first's.")
 @click.option("--module", metavar="NAME", help="Which module of a dump: its number, its name, or both.")
 @click.option("--expect", metavar="MODULE", help="Of a trace: say whether this is what ran (see `hloinspect trace`).")
+@click.option("--against", metavar="RAN", help="Of others: say how far this is what ran (see `hloinspect inspect`).")
+@hlo_option
 @click.option("--jobs", type=JOBS, metavar="N", help="Of a trace of many hosts: processes.")
 @click.option("--allow-broken", is_flag=True, help="Of a trace of many hosts: go without files that cannot be read.")
 @rule_options
@@ -63,6 +67,7 @@ def command(
     judging: JudgeOptions,
     tracing: TraceOptions,
     target_b: str | None,
+    against: str | None,
     rules: RuleOptions,
 ) -> int:
     """Write a page with the step's timeline, its transfers and findings, for INPUT or for two side by side.
@@ -75,8 +80,9 @@ def command(
     from hloinspect.render.page import html_page
 
     path = Path(output or DEFAULT)
+    refuse_hlo(tracing.hlo, inputs)
     _check(inputs, output, show, target_b)
-    judging = replace(judging, rules=rules.choice())
+    judging = replace(judging, rules=rules.choice(), against=against)
     progress = Progress(after_s=1.0)
     try:
         answers = [

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import click
 
 from hloinspect.cli.console import emit, width
+from hloinspect.errors import printable
 from hloinspect.hardware import Figure, HostLink, Range, Target, load_target, target_names, with_link
 from hloinspect.render.terminal.table import Column, Layout, table
 from hloinspect.render.terminal.wrap import wrapped
@@ -44,8 +45,9 @@ Examples:
 def command(name: str | None, link: str | None, style: str, output: str | None) -> None:
     """Show the hardware that --target knows, or every figure of NAME with its source.
 
-    NAME is a target, an alias of one (a100), or your own TOML file. Figures marked ~ are estimates: no vendor has
-    published them. Peaks are dense FLOP/s; a link's rate is that of one device, in each direction, alone.
+    NAME is a target, an alias of one (a100), the name of its device ("NVIDIA H200"), or your own TOML file. Figures
+    marked ~ are estimates: no vendor has published them. Peaks are dense FLOP/s; a link's rate is that of one device,
+    in each direction, alone.
     """
     if name is None:
         if link is not None:
@@ -69,6 +71,11 @@ def _one_json(target: Target) -> str:
 
 def _list_text(targets: list[Target], columns: int) -> str:
     lines = table(_COLUMNS, [_list_row(target) for target in targets], columns, Layout(indent=0))
+    lines += ["", click.style("aliases", bold=True)]
+    longest = max(len(target.name) for target in targets)
+    for target in targets:
+        if target.aliases:
+            lines += wrapped(f"{target.name:<{longest}}  {', '.join(target.aliases)}", columns, 1, longest + 3)
     return "\n".join([*lines, "", "Every figure with its source: hloinspect targets NAME"])
 
 
@@ -93,6 +100,8 @@ def _one_text(target: Target, columns: int) -> str:
     lines += table(_FIGURES, cells, columns, Layout(indent=0, has_head=False))
     if any(estimate for _, _, _, estimate in rows):
         lines += ["", "~ an estimate: no vendor has published it"]
+    for what, names in (("Aliases", target.aliases), ("Its device's names in profiles", target.device_names)):
+        lines += ["", *wrapped(f"{what}: {', '.join(map(printable, names))}", columns)] if names else []
     for note in target.notes:
         lines += ["", *wrapped(f"Note: {note}", columns)]
     return "\n".join(lines)

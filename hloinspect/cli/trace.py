@@ -15,6 +15,7 @@ from hloinspect.cli.options import (
     gather_compiling,
     gather_judging,
     gather_tracing,
+    hlo_option,
     report_options,
     rule_options,
 )
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   hloinspect trace profile/
-  hloinspect trace host.xplane.pb --target h100 --link 50GB/s
+  hloinspect trace host.xplane.pb --link 50GB/s
   hloinspect trace profile/ --expect compiled/ --format json -o trace.json
   hloinspect trace gs://bucket/profile --jobs 8 --allow-broken
 
@@ -38,7 +39,11 @@ EXIT_UNKNOWN = 3
 
 @click.command("trace", epilog=EPILOG, context_settings={"max_content_width": 100})
 @click.argument("input", metavar="INPUT")
-@click.option("--target", metavar="NAME", help="Predict for this hardware too, and show both (`hloinspect targets`).")
+@click.option(
+    "--target",
+    metavar="NAME",
+    help="Hardware to predict for too (`hloinspect targets`), or none. Default: that of the profile's device.",
+)
 @click.option("--link", metavar="RATE", help="Host link instead of the target's: 225GB/s, or d2h=170GB/s,h2d=415GB/s.")
 @click.option("--devices", type=DEVICES, metavar="N", help="Number of devices the step runs on.")
 @click.option(
@@ -49,6 +54,7 @@ EXIT_UNKNOWN = 3
     metavar="MODULE",
     help="Say whether this is what ran: a directory of `hloinspect compile`, its manifest, or an HLO file.",
 )
+@hlo_option
 @click.option("--jobs", type=JOBS, metavar="N", help="Processes, one file each (many hosts).")
 @click.option("--scheduler", metavar="ADDRESS", help="Measure the files on the Dask cluster of tcp://HOST:PORT.")
 @click.option("--allow-broken", is_flag=True, help="Answer without files that cannot be read: no exit code 3 for them.")
@@ -71,9 +77,10 @@ def command(
 ) -> int:
     """Say how long each host transfer of a profiled step made the device wait.
 
-    INPUT is an .xplane.pb, or a profile directory of jax.profiler (its newest run, all hosts), here or at a URL (gs://,
-    s3://). Transfers are found in the module that the trace carries, and timed by the trace. Nothing is written beside
-    it.
+    INPUT is an .xplane.pb, a profile directory of jax.profiler (its newest run, all hosts), what Nsight Systems wrote
+    (an export to SQLite, or a report where nsys is installed), or an archive of nsys-jax, here or at a URL (gs://,
+    s3://). Transfers are found in the module that the trace carries, or that --hlo has, and timed by the trace. The
+    prediction for the profile's device stands beside. Nothing is written beside the profile.
     """
     from hloinspect.analyze.trace import trace_input
     from hloinspect.kinds import UNKNOWN

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hloinspect.analyze.options import JudgeOptions
+from hloinspect.analyze.options import JudgeOptions, TraceOptions
 from hloinspect.errors import TargetError, UsageError
 from hloinspect.gate.budget import Budget, parse_budget
 from hloinspect.hardware.link import rates_of
@@ -34,6 +34,7 @@ class GatedStep:
     name: str
     compiling: CompileOptions = field(default_factory=CompileOptions)
     judging: JudgeOptions = field(default_factory=JudgeOptions)
+    tracing: TraceOptions = field(default_factory=TraceOptions)
     budgets: tuple[Budget, ...] = ()
     named_after: str | None = None
 

@@ -373,4 +373,12 @@ def _metrics(before: Snapshot, after: Snapshot) -> Sequence[MetricChange]:
     rows.append(("memory.host", had.memory.host_bytes, has.memory.host_bytes, "bytes"))
     for verdict in sorted({*had.verdicts, *has.verdicts}):
         rows.append((f"count.{verdict}", had.verdicts.get(verdict, 0), has.verdicts.get(verdict, 0), "count"))
+    if had.classes_ms and has.classes_ms:
+        longest = sorted(
+            {*had.classes_ms, *has.classes_ms},
+            key=lambda kind: (-max(had.classes_ms.get(kind, 0.0), has.classes_ms.get(kind, 0.0)), kind),
+        )
+        rows += [
+            (f"time of {kind}", had.classes_ms.get(kind, 0.0), has.classes_ms.get(kind, 0.0), "ms") for kind in longest
+        ]
     return [MetricChange(*row) for row in rows]

@@ -132,7 +132,7 @@ def name_of(source: str, folder: Path) -> str:
 
 def report_of(step: GatedStep, on_progress: Callable[[str], None] | None = None) -> Report:
     """Return the report on an input: measured for a trace, predicted for anything else. Raises HloInspectError."""
-    return answer(step.source, step.compiling, step.judging, on_progress=on_progress).report
+    return answer(step.source, step.compiling, step.judging, step.tracing, on_progress).report
 
 
 def check_report(

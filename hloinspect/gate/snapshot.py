@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Annotated, Final, Literal, TypeVar, cast
 
 from hloinspect.decoding import Complete, Count, NonNegative, Pattern, Positive
 from hloinspect.inputs.manifest import Configuration
-from hloinspect.kinds import Basis, Direction, MemorySource, Severity, Verdict
+from hloinspect.kinds import Basis, Direction, InstructionClass, MemorySource, Severity, Verdict
 from hloinspect.report.schema import FindingInfo, MeasuredStep, PredictedStep, Report, SourceInfo, TransferInfo
 
 PREDICTED: Final = "predicted"
@@ -253,6 +253,9 @@ class Snapshot:
     origin: str | None = None
     """Which input it is of several with one name (docs/ci.md#names); null in what an older version wrote."""
 
+    classes_ms: dict[InstructionClass, NonNegative] = field(default_factory=dict)
+    """Measured time of a step by class of instruction (docs/trace.md); empty for predictions."""
+
     @property
     def key(self) -> tuple[str, str, int, str]:
         """Return what it is filed under."""
@@ -307,6 +310,7 @@ def snapshot_of(report: Report, step: str, folder: Path | None = None, origin: s
         findings=_findings(report, base),
         rules_not_run=tuple(sorted(rule.code for rule in report.rules_not_run)),
         origin=origin,
+        classes_ms={one.kind: one.total_ms for one in report.instructions.classes} if report.instructions else {},
     )
 
 

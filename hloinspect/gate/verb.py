@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hloinspect.analyze.answer import answer
-from hloinspect.analyze.options import JudgeOptions
+from hloinspect.analyze.options import JudgeOptions, TraceOptions
 from hloinspect.errors import UsageError
 from hloinspect.gate.budget import Budget, family_of, parse_budget
 from hloinspect.gate.errors import BudgetExceeded, NotEnoughEvidence
@@ -41,6 +41,7 @@ def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     rules: Choice | None = None,
     cache: Path | None = None,
     production: Production | None = None,
+    hlo: str | Sequence[str] = (),
     allow_unknown: bool = False,
     name_from: Path | None = None,
 ) -> Checked:
@@ -51,7 +52,8 @@ def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     or a ``Report``. ``name`` is what the baseline calls it, by default its path from ``name_from`` (the working
     directory). With ``update_baseline`` the answer is recorded first.
     ``cache`` is a folder for compilations (``hloinspect.options.cache_folder()``), ``production`` what the production
-    run had, for compiling a step (``hloinspect.Production``).
+    run had, for compiling a step (``hloinspect.Production``). ``hlo`` is a module's file, a directory of
+    ``--xla_dump_to``, or several, with the modules that a profile does not carry.
 
     Raises BudgetExceeded, with the report attached, where a budget is exceeded, and whatever the budgets are where
     values are wrong or the step does not fit (gate/blocking.py; it is not recorded then); NotEnoughEvidence, which is
@@ -74,7 +76,8 @@ def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     )
     judges_memory = not limits or any(family_of(limit) == "memory" for limit in limits)  # by default a baseline's does
     judging = JudgeOptions(target=target, link=link, rules=rules, memory=True if judges_memory else None)
-    report, own_name = answer_any(what, compiling, judging, name_from)
+    modules = (hlo,) if isinstance(hlo, str) else tuple(hlo)
+    report, own_name = answer_any(what, compiling, judging, name_from, TraceOptions(hlo=modules))
     source = _source_of(what)
     checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
     if update_baseline and path is not None:
@@ -119,7 +122,11 @@ def _limits(budget: str | Sequence[str]) -> tuple[Budget, ...]:
 
 
 def answer_any(
-    what: Any, compiling: CompileOptions, judging: JudgeOptions, name_from: Path | None = None
+    what: Any,
+    compiling: CompileOptions,
+    judging: JudgeOptions,
+    name_from: Path | None = None,
+    tracing: TraceOptions | None = None,
 ) -> tuple[Report, str]:
     """Return the report on whatever ``check`` takes, and what to call it."""
     folder = name_from or Path.cwd()
@@ -131,7 +138,7 @@ def answer_any(
         return _of_program(what, compiling, judging)
     if isinstance(what, (str, Path)) or python_inspect.isfunction(what):
         source = str(what) if isinstance(what, (str, Path)) else step_of(what)
-        return answer(source, compiling, judging).report, name_of(source, folder)
+        return answer(source, compiling, judging, tracing).report, name_of(source, folder)
     hint = ": give the result of its lower(...)" if hasattr(what, "lower") else ""
     raise UsageError(f"{type(what).__name__} is no step, no program and no report{hint}")
 

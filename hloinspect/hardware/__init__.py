@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hloinspect.hardware.devices import is_named
 from hloinspect.hardware.layout import devices_of_host, domain_of
 from hloinspect.hardware.limits import stand_in_note, target_limits
 from hloinspect.hardware.link import with_link
@@ -16,6 +17,7 @@ __all__ = [
     "Target",
     "devices_of_host",
     "domain_of",
+    "is_named",
     "load_target",
     "stand_in_note",
     "target_config_text",

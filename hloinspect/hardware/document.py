@@ -200,6 +200,7 @@ class TargetDocument(TypedDict):
     memory_efficiency: Roughly
     name: NotRequired[Line]
     aliases: NotRequired[list[Line]]
+    device_names: NotRequired[list[Line]]
     base: NotRequired[Line]
     link: NotRequired[LinkTable]
     xla_target_config: NotRequired[Line]

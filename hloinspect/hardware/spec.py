@@ -7,14 +7,17 @@ check would cost every command the import of the decoder.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hloinspect.decoding import Fault, decode, parse_toml, read_text, shown
 from hloinspect.errors import TargetError, printable
 from hloinspect.hardware.architecture import exchanges_of, products_of, sustained_of
+from hloinspect.hardware.devices import Declared, target_named
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ def target_names() -> tuple[str, ...]:
 
 
 def load_target(name_or_path: str) -> Target:
-    """Return the target of that name or alias (``gb200``, ``a100``), or the one in a file (a path ending in ``.toml``).
+    """Return the target of that name or alias (``gb200``, ``a100``), the one whose device has that name (``NVIDIA
+    GB200``), or the one in a file (a path ending in ``.toml``).
 
     A file may say ``base = "gb200"`` and give only what differs: tables are merged, a figure is replaced as a whole,
     and ``levels`` too. In such a file a figure may be a bare number; its source is then the file.
@@ -72,33 +76,69 @@ def target_config_text(target: Target) -> str:
         raise TargetError(f"{target.xla_target_config}: cannot read the XLA target config: {_reason(exc)}") from exc
 
 
-def target_of_device(description: str) -> str | None:
-    """Return the known target whose XLA configuration describes itself as ``description`` (``NVIDIA GB200``), or
-    None."""
-    if not description:
-        return None
+def target_of_device(name: str, memory_bytes: float | None = None) -> str | None:
+    """Return the built-in target of a device, by the name that its driver, XLA or a profiler gives it (``NVIDIA
+    GB200``, ``TPU v6 Lite``), or None where no target has it. ``memory_bytes`` is the device's memory, where that is
+    known: a device of another size is another machine."""
+    return target_named(_declared(), name, memory_bytes) if name.strip() else None
+
+
+@cache
+def _declared() -> tuple[Declared, ...]:
+    """Return what the built-in targets say of their devices."""
+    found = []
     for name in target_names():
-        target = load_target(name)
-        if target.stand_in or not target.xla_target_config:  # a stand-in's description is another target's
-            continue
-        if f'device_description_str: "{description}"' in target_config_text(target):
-            return name
-    return None
+        document = _built_in(name)
+        memory = document["hbm_bytes"]
+        size = memory["value"] if isinstance(memory, dict) else memory
+        found.append(Declared(name, tuple(document.get("device_names", ())), float(size)))
+    return tuple(found)
 
 
 def _canonical(name: str) -> str:
-    wanted = name.lower()
+    """Return the name of the built-in target that is meant: by its name, an alias, or the name of its device."""
+    wanted = "-".join(name.lower().replace("_", " ").split())
     names = target_names()
     if wanted in names:
         return wanted
     aliases: dict[str, str] = {}
     for own in names:
         aliases |= dict.fromkeys(_built_in(own).get("aliases", ()), own)
-    if wanted in aliases:
-        return aliases[wanted]
-    nearest = difflib.get_close_matches(wanted, [*names, *aliases], n=1)
-    hint = f"did you mean {nearest[0]}? " if nearest else ""
+    if found := aliases.get(wanted) or target_of_device(name):
+        return found
+    hint = _hint(wanted, names, aliases)
     raise TargetError(f"unknown target {name!r}: {hint}known are {', '.join(names)}, or a path ending in .toml")
+
+
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "ampere": ("a100-80g", "a100-40g", "a100-pcie"),
+    "hopper": ("h100", "h100-pcie", "h100-nvl", "h200", "h20"),
+    "blackwell": ("b200", "gb200"),
+    "blackwell-ultra": ("b300", "gb300"),
+    "grace-blackwell": ("gb200", "gb300"),
+    "gh200-96g": ("gh200-480g", "gh200-120g"),
+    "mi350": ("mi355x",),
+    "v5": ("v5e", "v5p"),
+    "tpu": ("v4", "v5e", "v5p", "v6e", "tpu7x"),
+}
+"""Names of several targets, or of hardware that is only near to one."""
+
+_MAKER = re.compile(r"^(nvidia|amd-instinct|amd|google)-")
+_SLICE = re.compile(r"(?P<chip>.+)-\d+")
+
+
+def _hint(wanted: str, names: Sequence[str], aliases: Mapping[str, str]) -> str:
+    """Return the question which target is meant, with a space behind it, or "" where none is near."""
+    wanted = _MAKER.sub("", wanted)
+    if family := _FAMILIES.get(wanted):
+        return f"did you mean {' or '.join(family)}? "
+    named_slice = _SLICE.fullmatch(wanted)
+    chip = named_slice["chip"] if named_slice else ""
+    own = chip if chip in names else aliases.get(chip)
+    if own is not None and _built_in(own)["platform"] == "tpu":
+        return f"did you mean {own}? (--devices or --topology says how many) "
+    nearest = difflib.get_close_matches(wanted, [*names, *aliases], n=1)
+    return f"did you mean {nearest[0]}? " if nearest else ""
 
 
 def _built_in(name: str) -> TargetDocument:
@@ -130,6 +170,7 @@ def _with_base(written: dict[str, object], path: Path) -> dict[str, object]:
         below = _read(_SPECS / f"{_canonical(base)}.toml")
     except TargetError as error:
         raise TargetError(f"{path}: base: {error}") from None
+    below = {key: value for key, value in below.items() if key != "aliases"}
     return _overlay(below, {"title": f"{below['title']}, as changed by {printable(path.name)}"} | written)
 
 
@@ -182,6 +223,7 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
 
     link, collective = document.get("link"), document.get("collective_efficiency")
     sustained = sustained_of(document)
+    origin = _canonical(document["base"]) if "base" in document else name
     return Target(
         name=name,
         title=document["title"],
@@ -203,9 +245,11 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
         dtype_efficiency={dtype: share(given) for dtype, given in document.get("dtype_efficiency", {}).items()},
         stand_in=document.get("stand_in"),
         devices_per_chip=document.get("devices_per_chip", 1),
-        products=products_of(document, name, figure),
-        exchanges=exchanges_of(document, name, figure),
+        products=products_of(document, origin, figure),
+        exchanges=exchanges_of(document, origin, figure),
         sustained=None if sustained is None else share(sustained),
+        aliases=tuple(document.get("aliases", ())),
+        device_names=tuple(document.get("device_names", ())),
     )
 
 

@@ -166,6 +166,7 @@ class Target:
     bytes the share ``collective_efficiency`` of its rate. ``sustained`` is the share of the clock of short runs that
     products keep in a long step.
     ``devices_per_chip`` is 2 where JAX has a device for each core of a TPU's chip, whose topologies count chips.
+    ``aliases`` are other names of the target, ``device_names`` what drivers and profilers call the device.
     """
 
     name: str
@@ -191,3 +192,5 @@ class Target:
     products: Mapping[str, Products] = field(default_factory=dict)
     sustained: Range | None = None
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    device_names: tuple[str, ...] = ()

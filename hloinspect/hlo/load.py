@@ -209,7 +209,7 @@ def _zstd(stream: BinaryIO, name: str) -> BinaryIO:
     return cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True))
 
 
-def _unpacked(stream: BinaryIO, name: str) -> BinaryIO:
+def unpacked(stream: BinaryIO, name: str) -> BinaryIO:
     """Return the stream, unpacked if its first bytes are those of a compressed file."""
     front = stream.read(8)
     whole = cast(BinaryIO, io.BufferedReader(_Rejoined(front, stream), _CHUNK_BYTES))
@@ -230,7 +230,7 @@ def _up_to(stream: BinaryIO, size: int, front: bytes = b"") -> bytes:
 
 
 @contextmanager
-def _unpack_errors(name: str) -> Iterator[None]:
+def unpack_errors(name: str) -> Iterator[None]:
     """Raise any error of a decompressor or the file system as one line."""
     try:
         yield
@@ -249,8 +249,8 @@ def _unpack_errors(name: str) -> Iterator[None]:
 
 
 def _read(stream: BinaryIO, name: str, limit: int) -> tuple[bytes, Literal["text", "proto"]]:
-    with _unpack_errors(name):
-        source = _unpacked(stream, name)
+    with unpack_errors(name):
+        source = unpacked(stream, name)
         head = _up_to(source, min(SNIFF_BYTES, limit + 1))
         kind = sniff(head, name)
         data = _up_to(source, limit + 1 - len(head), head)

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 from hloinspect.decoding import read_text
 from hloinspect.errors import InputError
+from hloinspect.profiles.nsys.archive_members import is_nsys_jax
+from hloinspect.profiles.nsys.find import is_nsys
 
 STEP: Final = "step"
 COMPILED: Final = "compiled"
@@ -86,17 +88,31 @@ def _is_part_of_result(path: Path) -> bool:
 
 
 def is_trace(text: str) -> bool:
-    """Return whether an INPUT argument names a profiler's trace or a profile directory. Only the name is used."""
+    """Return whether an INPUT argument is a profiler's trace or a profile directory.
+
+    Those of XLA's profiler are known by their names, and those of Nsight Systems by their content. A directory with
+    modules may hold profiles too: there it is the modules that are meant.
+    """
     path = Path(text)
     try:
-        return path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir()
-    except (OSError, ValueError):  # a name too long, or with a zero byte
+        if path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir():
+            return True
+        if not path.exists():
+            return False
+        return is_nsys_jax(path) or (not (path.is_dir() and _has_modules(path)) and is_nsys(path))
+    except (OSError, ValueError, InputError):  # a name too long, or with a zero byte; a damaged zip
         return False
 
 
 def is_url(path: str) -> bool:
     """Return whether an input is a URL, and not a file on this machine."""
     return "://" in path
+
+
+def _has_modules(path: Path) -> bool:
+    from hloinspect.inputs.dumps import dumped_modules
+
+    return (path / "manifest.json").is_file() or bool(dumped_modules(path))
 
 
 def _directory(text: str, path: Path) -> Input:

@@ -28,16 +28,21 @@ _TICK_S = 0.2
 
 
 def measure_on_cluster(
-    paths: Sequence[str], scheduler: str, tick: Callable[[], None], no_workers_s: float = NO_WORKERS_S
+    paths: Sequence[str],
+    scheduler: str,
+    tick: Callable[[], None],
+    no_workers_s: float = NO_WORKERS_S,
+    hlo: Sequence[str] = (),
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield the number and outcome of each file, in the order in which they are ready.
 
-    Workers open the paths as they are (made absolute), so a file must have the same name for all of them. Raises
-    HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or it has no workers
-    for a minute.
+    Workers open the paths as they are (made absolute), so a file, also one of ``hlo``, must have the same name for all
+    of them. Raises HloInspectError where the extra is not installed, the scheduler cannot be reached or goes away, or
+    it has no workers for a minute.
     """
     with client_of(scheduler) as client:
-        every = [client.submit(_task, _absolute(path), __version__, pure=False) for path in paths]
+        modules = tuple(_absolute(path) for path in hlo)
+        every = [client.submit(_task, _absolute(path), __version__, modules, pure=False) for path in paths]
         futures = {future: number for number, future in enumerate(every)}
         del every  # a result is freed with its future
         for future in as_ready(client, futures, scheduler, tick, no_workers_s):
@@ -45,11 +50,11 @@ def measure_on_cluster(
             yield number, _result(future, paths[number])
 
 
-def _task(path: str, version: str) -> Outcome:
+def _task(path: str, version: str, hlo: Sequence[str] = ()) -> Outcome:
     """Measure a file on a worker."""
     if version != __version__:
         return Unread(path, f"{path}: the worker has hloinspect {__version__}, and not {version} as here")
-    return outcome_of(path)
+    return outcome_of(path, hlo)
 
 
 def _absolute(path: str) -> str:

@@ -4,16 +4,16 @@ name."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import D2H, ClassifiedBy
+from hloinspect.kinds import D2H, ClassifiedBy, HostMemory
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
-from hloinspect.measure.memcpy import CopyKind, copy_kind
+from hloinspect.measure.memcpy import PINNED, UNSTATED, CopyKind, copy_kind
 from hloinspect.profiles.xplane import Columns, Plane, StatColumn
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID
 from hloinspect.profiles.xplane.space import REF
@@ -39,7 +39,8 @@ class Op:
     """The common properties of all events of one kind.
 
     ``rank`` is the place in the program's schedule, ``pair`` the async pair (``Joined``), ``name`` the text to show.
-    ``is_graph`` marks a whole CUDA graph as one event.
+    ``is_graph`` marks a whole CUDA graph as one event. ``memory`` is the host's side of a copy. ``instruction`` is the
+    instruction that the events name, "" where they name none: the module may have no such instruction.
     """
 
     kind: int
@@ -53,6 +54,12 @@ class Op:
     is_graph: bool = False
     asynchronous: bool = True
     pair: int = 0
+    instruction: str = ""
+    memory: HostMemory = UNSTATED
+
+
+OnLine = tuple[Ints, Ints, Ints, Ints, NDArray[np.int32], Ints]
+"""The events of a stream: their places, begins, ends, the latest end so far, ops, and ranks."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,7 @@ class DeviceEvents:
     unusable: int = 0
     tables: dict[str, Ints] = field(default_factory=dict)
     columns: dict[str, Ints] = field(default_factory=dict)
+    on_lines: dict[int, OnLine] = field(default_factory=dict)
 
     @cached_property
     def spent(self) -> tuple[Ints, Ints]:
@@ -196,7 +204,8 @@ class _OpTable:
         if key not in self._numbers:
             self._numbers[key] = len(self.ops)
             module = self._join_to(program) if program or op else None
-            self.ops.append(_op(op, program, details, name, module))
+            found = _op(op, program, details, name, module)
+            self.ops.append(replace(found, instruction="" if found.is_hidden else op))
         return self._numbers[key]
 
 
@@ -221,9 +230,9 @@ def _op(op: str, program: int, details: str, name: str, module: ProgramJoin | No
         return _joined_op(joined, program, copy, name)
     if copy is not None:
         to_host = copy.direction == D2H
-        ours = bool(program and op) and copy.memory != "pageable"
+        ours = bool(program and op) and copy.memory in (PINNED, UNSTATED)
         kind = (TO_HOST if to_host else FROM_HOST) if ours else (OTHER_TO_HOST if to_host else OTHER_FROM_HOST)
-        return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph)
+        return Op(kind, BY_MEMCPY, program, -1, 0, size, shown, hidden, is_graph, memory=copy.memory)
     kind = COLLECTIVE if _name_class(name) == _NCCL else COMPUTE
     return Op(kind, BY_MEMCPY if details else BY_NAME, program, -1, 0, size, shown, hidden, is_graph)
 
@@ -248,7 +257,10 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
     elif _name_class(name) == _NCCL:
         kind, by = COLLECTIVE, BY_NAME
     return Op(
-        kind, by, program, joined.rank, transfer, size, joined.name, asynchronous=joined.asynchronous, pair=joined.pair
+        *(kind, by, program, joined.rank, transfer, size, joined.name),
+        asynchronous=joined.asynchronous,
+        pair=joined.pair,
+        memory=copy.memory if copy else UNSTATED,
     )
 
 

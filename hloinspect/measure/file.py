@@ -10,14 +10,18 @@ from typing import Literal
 import numpy as np
 
 from hloinspect.errors import InputError
-from hloinspect.kinds import D2H, H2D, ClassifiedBy, Platform
+from hloinspect.inputs.modules import given_modules, with_given_modules
+from hloinspect.kinds import ClassifiedBy, InstructionClass, Platform
 from hloinspect.measure import events, gpu, tpu
-from hloinspect.measure.events import BY, DeviceEvents, gpu_events
+from hloinspect.measure.copies import CopySample, copy_samples, other_copies
+from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
+from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, join_of, module_name
-from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies, ProgramSeen
+from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.offload.records import Unknown
+from hloinspect.predict.classes import class_by_name
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
 from hloinspect.profiles.xplane.embedded import PLANE as METADATA
@@ -25,6 +29,7 @@ from hloinspect.profiles.xplane.embedded import program_id_of
 from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
+_OR_WHOLE = ", and so does a capture by nsys that begins before the graphs are made"
 GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 _NO_DEVICE = Unknown(
     f"the trace has no events of an accelerator (no {GPU}<n> or {TPU}<n> with any)",
@@ -32,13 +37,20 @@ _NO_DEVICE = Unknown(
     "time",
 )
 _NO_PROGRAM = Unknown(
-    "no event on the device names the program it is of",
+    "no event on the device names the program it is of: there are no steps, and no transfers of a module",
     "profile a jitted JAX step (a trace of TensorFlow, or of plain CUDA, does not name HLO instructions)",
     "time",
 )
 _NO_MODULE = Unknown(
     "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
-    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz",
+    "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
+    "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
+    "transfers",
+)
+_NO_MODULE_NSYS = Unknown(
+    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
+    "other work",
+    "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )
 
@@ -49,14 +61,25 @@ Otherwise it returns all memory to the system after each plane, and takes page a
 M_MMAP_THRESHOLD: at most 32 MiB)."""
 
 
+OTHER_MODULE = 0.5
+"""The share of instructions that events name, and a module given with --hlo lacks, from which on it is another module.
+Some are never in it: a profile also names the bodies of loops, and command buffers."""
+
+
 class Joins:
     """The modules of a trace. Each is read, and searched for transfers, when it is first needed."""
 
     def __init__(self, space: XSpace) -> None:
         self._path = space.path
-        self.protos = embedded_modules(space)
+        self.protos = dict(embedded_modules(space))
+        self._given = given_modules(space)
         self._known: dict[int, ProgramJoin | None] = {}
         self.failed: list[str] = []
+
+    def source(self, program: int | None) -> str:
+        """Return the file that the module of a program was read from, "" where the trace itself has it."""
+        given = self._given.get(program) if program is not None and program in self.protos else None
+        return given.source if given is not None else ""
 
     def __call__(self, program: int) -> ProgramJoin | None:
         if program not in self._known:
@@ -64,16 +87,36 @@ class Joins:
             proto = self.protos.get(program)
             if proto is not None:
                 try:
-                    self._known[program] = join_of(proto, module_name(self._path, program))
+                    self._known[program] = self._checked(join_of(proto, module_name(self._path, program)), program)
                 except InputError as error:
                     self.failed.append(str(error))
         return self._known[program]
 
+    def _checked(self, joined: ProgramJoin, program: int) -> ProgramJoin | None:
+        """Return the join, or None where its module came from elsewhere and is not the one that ran."""
+        given = self._given.get(program)
+        if given is None:
+            return joined
+        missing = [op for op in given.ops if joined.find(op) is None]
+        if len(missing) <= OTHER_MODULE * len(given.ops):
+            return joined
+        del self.protos[program]
+        self.failed.append(
+            f"{given.source} is not the module that ran as program {program}, and is not used: "
+            f"{len(missing):,} of {len(given.ops):,} instructions that ran are not in it, such as {missing[0]}"
+        )
+        return None
 
-def measure_file(path: str | Path, *, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
-    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one."""
-    space = open_trace(path)
-    return measure_space(space, on_progress)
+
+def measure_file(
+    path: str | Path, *, hlo: Sequence[str] = (), on_progress: Callable[[str], None] | None = None
+) -> MeasuredFile:
+    """Return the measurement of one trace. Raises InputError for a file that is no trace, or a damaged one.
+
+    ``hlo`` are files or dumps with the modules that the trace does not carry (inputs/modules.py).
+    """
+    space = open_trace(path, on_progress)
+    return measure_space(with_given_modules(space, hlo), on_progress)
 
 
 def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = None) -> MeasuredFile:
@@ -83,10 +126,9 @@ def measure_space(space: XSpace, on_progress: Callable[[str], None] | None = Non
     tpus = [plane for plane in space.planes_of(TPU) if plane.name[len(TPU) :].isdecimal()]
     gathered = _Gathered(space, on_progress or (lambda message: None))
     if any(is_rocm(plane) for plane in gpus):
-        gathered.unknown.append(
-            Unknown(ROCM, "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`", "time")
-        )
-    elif gpus:
+        remedy = "no setting is known: measure on an NVIDIA GPU or a TPU, or use `hloinspect inspect`"
+        gathered.unknown.append(Unknown(ROCM, remedy, "transfers"))
+    if gpus:
         gathered.add_gpus(gpus)
     elif tpus:
         gathered.add_tpus(tpus)
@@ -103,12 +145,16 @@ class _Gathered:
         self.limits: list[str] = list(space.notes)
         self._progress = on_progress
         self._device_type = ""
+        self._device_bytes = 0
         self._devices: list[MeasuredDevice] = []
         self._times: Counter[int] = Counter()
         self._runs: Counter[int] = Counter()
-        self._other_copies: Counter[tuple[str, str]] = Counter()
+        self._copies: list[CopySample] = []
+        self._work: Counter[str] = Counter()
         self._classified: Counter[ClassifiedBy] = Counter()
+        self._classes: Counter[InstructionClass] = Counter()
         self._hidden: Counter[str] = Counter()
+        self._named: dict[int, Counter[str]] = {}
         self._graphs = 0
         self._unattributed = 0
         self._events = 0
@@ -123,21 +169,24 @@ class _Gathered:
             self._progress(f"measuring {plane.name}")
             found = gpu_events(plane, self.joins, correlated=launches.any())
             self._device_type = self._device_type or _text(plane, "gpu_device_name")
+            self._device_bytes = self._device_bytes or _memory_of(plane)
             self._events += len(found.start_ps)
             self._unusable += found.unusable
             if not len(found.start_ps):
                 continue
             self._count(found)
-            program = gpu.main_gpu_program(found, self.joins)
-            if program is None:
-                continue
-            most = plane.stats.get("memory_bandwidth")
-            device = gpu.measure_gpu(
-                *(plane.name, found, program, self.joins(program), marks, launches),
-                float(most) if isinstance(most, (int, float)) else 0.0,
-            )
+            self._count_classes(found.ops, found.spent[0].tolist())
+            program, device = gpu.main_gpu_program(found, self.joins), None
+            stat = plane.stats.get("memory_bandwidth")
+            most = float(stat) if isinstance(stat, (int, float)) else 0.0
+            if program is not None:
+                order = next((one.order for one in self._devices if one.program == program), None)
+                device = gpu.measure_gpu(plane.name, found, program, self.joins, marks, launches, most, order)
             if device is not None:
                 self._devices.append(device)
+            others = [one.program for one in device.programs] if device is not None else []
+            programs = {*others, *(() if program is None else (program,))}
+            self._copies += copy_samples(found, programs, device, most)
 
     def _count(self, found: DeviceEvents) -> None:
         """Add up the device's time, by program and by the source that gave an event its kind."""
@@ -145,22 +194,27 @@ class _Gathered:
         rarest: dict[int, int] = {}
         for op, time, count in zip(found.ops, by_op.tolist(), number.tolist(), strict=True):
             self._classified[BY[op.by]] += time
+            self._count_name(op, count)
             if op.program:
                 self._times[op.program] += time
                 rarest[op.program] = min(count, rarest.get(op.program, count))
             if op.is_hidden:
                 self._hidden[op.name] += count
                 self._graphs += count if op.is_graph else 0
-            direction = {events.OTHER_TO_HOST: D2H, events.OTHER_FROM_HOST: H2D}.get(op.kind)
-            if direction:
-                self._other_copies[direction, "count"] += count
-                self._other_copies[direction, "bytes"] += op.bytes * count
-                self._other_copies[direction, "ps"] += time
-                self._other_copies[direction, "callbacks"] += count if op.rank >= 0 else 0
+            if op.kind in (events.COMPUTE, events.COLLECTIVE):
+                self._work["events"] += count
+                self._work["ps"] += time
             if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
                 self._unattributed += time
         for program, count in rarest.items():
             self._runs[program] = max(self._runs[program], count)
+
+    def _count_classes(self, ops: Sequence[Op], spent_ps: Sequence[int]) -> None:
+        """Add up the device's time by class of instruction, over all programs; events that name none are left out."""
+        for op, time in zip(ops, spent_ps, strict=True):
+            if op.kind != events.IGNORED and not op.is_hidden and (op.program or op.rank >= 0):
+                joined = self.joins(op.program)
+                self._classes[joined.class_of(op.name) if joined else class_by_name(op.name)] += time
 
     def add_tpus(self, planes: Sequence[Plane]) -> None:
         for plane in planes:
@@ -179,6 +233,9 @@ class _Gathered:
                 self._names.setdefault(number, trace.run_name.get(number, ""))
             by_op = np.zeros(len(trace.ops), np.int64)
             np.add.at(by_op, trace.op, trace.end_ps - trace.start_ps)
+            for op, count in zip(trace.ops, np.bincount(trace.op, minlength=len(trace.ops)).tolist(), strict=True):
+                self._count_name(op, count)
+            self._count_classes(trace.ops, by_op.tolist())
             for op, spent in zip(trace.ops, by_op.tolist(), strict=True):
                 self._classified[BY[op.by]] += spent if op.kind != events.IGNORED else 0
                 if op.kind in (events.TO_HOST, events.FROM_HOST) and not op.transfer:
@@ -188,7 +245,20 @@ class _Gathered:
                 device = tpu.measure_tpu(plane.name, trace, program, self.joins(program))
                 self._devices += [device] if device is not None else []
 
+    def _count_name(self, op: Op, count: int) -> None:
+        """Count the events that name an instruction of a program."""
+        if op.program and op.instruction:
+            self._named.setdefault(op.program, Counter())[op.instruction] += count
+
     # ---- the result
+
+    def _explained(self, program: int | None) -> Explained | None:
+        """Return how far the module of a program explains its events."""
+        joined = self.joins(program) if program is not None else None
+        if joined is None or program is None:
+            return None
+        name = self._names.get(program, "").partition("(")[0]
+        return explained(joined, self._named.get(program, {}), joined.module.name, name)
 
     def result(self, platform: Platform | Literal[""]) -> MeasuredFile:
         program = self._main_program()
@@ -206,21 +276,29 @@ class _Gathered:
             module=self.joins.protos.get(program) if program is not None else None,
             devices=tuple(devices),
             programs=self._programs(),
-            other_copies=tuple(
-                OtherCopies(d, *(self._other_copies[d, what] for what in ("count", "bytes", "ps", "callbacks")))
-                for d in (D2H, H2D)
-                if self._other_copies[d, "count"]
-            ),
+            other_copies=other_copies(self._copies, self._name_of),
             classified_ps=dict(self._classified),
             hidden_events=sum(self._hidden.values()),
             hidden_ops=tuple(sorted(self._hidden)),
             graph_blocks=self._graphs,
             unattributed_ps=self._unattributed,
+            class_ps=dict(self._classes),
             versions=_versions(self.space),
             events=self._events,
+            explained=self._explained(program),
+            module_path=self.joins.source(program),
             limits=tuple(self.limits),
             unknown=tuple(self.unknown),
+            step_modules=self._step_modules(devices),
+            work_events=self._work["events"] if platform == "gpu" else None,
+            work_ps=self._work["ps"] if platform == "gpu" else None,
+            device_bytes=self._device_bytes,
         )
+
+    def _step_modules(self, devices: Sequence[MeasuredDevice]) -> dict[int, bytes]:
+        """Return the modules of the step's other programs that have transfers."""
+        others = {one.program for device in devices for one in device.programs if one.transfers}
+        return {program: self.joins.protos[program] for program in sorted(others) if program in self.joins.protos}
 
     def _main_program(self) -> int | None:
         counts: Counter[int] = Counter()
@@ -233,9 +311,12 @@ class _Gathered:
         for number, time in self._times.most_common():
             joined = self.joins(number)
             transfers = len(joined.offload.transfers) if joined else None
-            name = joined.module.name if joined else self._names.get(number, "")
-            found.append(ProgramSeen(number, name, self._runs[number], time, transfers))
+            found.append(ProgramSeen(number, self._name_of(number), self._runs[number], time, transfers))
         return tuple(found)
+
+    def _name_of(self, program: int) -> str:
+        joined = self.joins(program)
+        return joined.module.name if joined else self._names.get(program, "")
 
     def _judge(self, platform: str, program: int | None, devices: Sequence[MeasuredDevice]) -> None:
         """Note what the trace does not show."""
@@ -256,8 +337,6 @@ class _Gathered:
         if said:
             reason = f"the profiler says: {said[0]}" + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")
             self.unknown.append(Unknown(reason, "trace fewer steps at a time, so that no events are dropped", "time"))
-        if any(gap.reason == ROCM for gap in self.unknown):
-            return
         if not self._events:
             self.unknown.append(_NO_DEVICE)
         elif program is None or not devices:
@@ -267,8 +346,20 @@ class _Gathered:
 
     def _judge_steps(self, platform: str, program: int, devices: Sequence[MeasuredDevice]) -> None:
         joined = self.joins(program)
-        if joined is None and (platform == "gpu" or self._unattributed):
-            self.unknown.append(_NO_MODULE)
+        seen_copies = not any(gap.reason == ROCM for gap in self.unknown)
+        is_said = any(gap.affects == "transfers" for gap in self.space.gaps)  # by the reader, with its own remedy
+        if joined is None and (platform == "gpu" or self._unattributed) and seen_copies and not is_said:
+            self.unknown.append(_NO_MODULE_NSYS if self.space.kind == "nsys" else _NO_MODULE)
+        found = self._explained(program)
+        if found is not None and not found.is_trusted:
+            reason = f"the module is not the one that ran: {found.text}"
+            self.unknown.append(
+                Unknown(reason, "give the module of this run (its --xla_dump_to directory)", "transfers")
+            )
+        if not seen_copies:
+            self.limits.append(
+                "time in which only copies between device and host run counts as idle: they are not seen"
+            )
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
@@ -276,7 +367,7 @@ class _Gathered:
             self.unknown.append(
                 Unknown(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good", "time")
             )
-        if not all(device.launches_known for device in devices):
+        if not all(device.launches_known for device in devices) and seen_copies:
             self.limits.append(
                 "the trace does not say when operations were launched (no host plane, or dropped events): what "
                 "the host was late for counts as waiting for a transfer"
@@ -285,7 +376,9 @@ class _Gathered:
             self.unknown.append(
                 Unknown(
                     f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
-                    GRAPHS_OFF,
+                    f"nsys profile --cuda-graph-trace=node, or {GRAPHS_OFF}"
+                    if self.space.kind == "nsys"
+                    else GRAPHS_OFF,
                     "time",
                 )
             )
@@ -293,7 +386,7 @@ class _Gathered:
             self.limits.append(
                 f"{sum(self._hidden.values()):,} events are in command buffers ({listed(sorted(self._hidden), 2)}) "
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
-                f"{GRAPHS_OFF} shows them"
+                f"{GRAPHS_OFF} shows them{_OR_WHOLE if self.space.kind == 'nsys' else ''}"
             )
 
 
@@ -318,6 +411,11 @@ def _versions(space: XSpace) -> Mapping[str, str]:
                 if isinstance(value, str):
                     found[key] = value
     return found
+
+
+def _memory_of(plane: Plane) -> int:
+    size = plane.stats.get("memory_size")
+    return size if isinstance(size, int) and size > 0 else 0
 
 
 def _text(plane: Plane, stat: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -11,21 +12,29 @@ import numpy as np
 from hloinspect.kinds import SetAsideReason
 from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
+from hloinspect.measure.instructions import StepEvents, instruction_times
 from hloinspect.measure.join import ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.overlap import BOTH, FROM_HOST, TO_HOST, Busy, Moves, figures, transfer_figures
-from hloinspect.measure.runs import StepMarks, runs_on
-from hloinspect.measure.steps import IMPOSSIBLE, UNANNOTATED, WARM_UP, Runs, edge_reason, unusual, warm_up
+from hloinspect.measure.parts import (
+    Cycle,
+    charged,
+    is_kind,
+    part_of,
+    program_figures,
+    runs_of_step,
+    step_programs,
+    time_between,
+    windows,
+)
+from hloinspect.measure.runs import StepMarks
+from hloinspect.measure.steps import IMPOSSIBLE, WARM_UP, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
-from hloinspect.measure.waits import FAR, LaunchTimes, Stream, charge_waits, done_table
+from hloinspect.measure.waits import LaunchTimes, Stream
 from hloinspect.timeline.spans import Flags, Ints, Spans, union
 from hloinspect.units import listed
 
-_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _OTHER_COPIES = (events.OTHER_TO_HOST, events.OTHER_FROM_HOST)
-MANY = 0.8
-"""The share of step annotations that must have the same number of runs in them. Only then the annotations are
-followed."""
 
 
 def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | None]) -> int | None:
@@ -42,37 +51,46 @@ def main_gpu_program(found: DeviceEvents, joins: Callable[[int], ProgramJoin | N
     return max(candidates, key=lambda number: (times[number], -number), default=None)
 
 
-def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is known of its program and its launches)
+def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is known of its programs and its launches)
     name: str,
     found: DeviceEvents,
     program: int,
-    joined: ProgramJoin | None,
+    joins: Callable[[int], ProgramJoin | None],
     marks: StepMarks | None,
     launched: LaunchTimes,
     most_bytes_per_s: float,
+    known: Sequence[int] | None = None,
 ) -> MeasuredDevice | None:
-    """Return the steps of ``program`` on one GPU, or None where none of its operations is on a stream."""
-    own = found.flags(found.table("program") == program)
-    main = _main_stream(found, program)
-    if main is None:
+    """Return the steps of ``program`` on one GPU, or None where none of its operations is on a stream.
+
+    Other programs that run in every step are parts of it (parts.py). ``known`` is the order of the programs in a step
+    of another device.
+    """
+    own = part_of(found, program, joins(program), marks, launched)
+    if own is None:
         return None
-    places, runs, notes = runs_on(found, main, own, joined.loops if joined else (), marks, launched)
-    run = _run_of(found, own, main, places, runs, joined)
-    if runs.mark is not None and marks is not None:
-        run = _run_by_mark(found, own, run, runs.mark, marks.around(launched(found.correlation[own])))
-    step_of_run, numbers, aside, said = _steps(main, places, runs, marks, launched, found)
-    notes += said
+    cycle = step_programs(found, own, joins, marks, launched, known)
+    ran = runs_of_step(found, own, cycle, marks, launched)
+    step_of_run, numbers, notes = ran.grouping.step_of_run, ran.grouping.numbers, [*ran.notes, *ran.grouping.notes]
     is_one_each = len(numbers) == len(step_of_run)  # each run is one step
-    step = run if is_one_each else np.where(run >= 0, step_of_run[np.maximum(run, 0)], -1)
-    begin, end = _windows(found, step, len(numbers))
-    windows = (begin, end) if is_one_each else _windows(found, run, max(len(runs), 1))
-    moving = found.chosen(_is_kind(found, *events.MOVES))
-    waits = charge_waits(found, main, run, windows, joined, launched)
-    moves = _moves(found, moving, step, waits.wait_ps[moving])
+    step = ran.run if is_one_each else np.where(ran.run >= 0, step_of_run[np.maximum(ran.run, 0)], -1)
+    begin, end = windows(found, step, len(numbers))
+    moving = found.chosen(is_kind(found, *events.MOVES))
+    wait, host_bound, launches_known = charged(
+        found, ran, (begin, end) if is_one_each and not cycle.order else None, launched
+    )
+    moves = _moves(found, moving, step, wait[moving], cycle)
     busy = _busy(found)
-    columns = figures(begin, end, busy, moves, _by_step(waits.host_bound_ps, step_of_run, len(numbers)))
-    reasons, details = _set_aside(found, step, moving, columns["time_ps"], joined, most_bytes_per_s, aside)
+    columns = figures(begin, end, busy, moves, _by_step(host_bound, step_of_run, len(numbers)))
+    aside = ran.grouping.outside
+    reasons, details = _set_aside(found, step, moving, columns["time_ps"], cycle, most_bytes_per_s, aside)
     clean = np.array([not reason for reason in reasons], np.bool_)
+    often = {
+        part.program: int(clean[step_of_run[number]].sum()) for part, number in zip(ran.parts, ran.numbers, strict=True)
+    }
+    transfers = transfer_figures(len(numbers), busy, moves, None)
+    is_main = moves.transfer <= own.last_transfer
+    shown = moves if len(cycle.parts) == 1 else replace(moves, transfer=moves.transfer * is_main)
     return MeasuredDevice(
         name=name,
         platform="gpu",
@@ -81,132 +99,19 @@ def measure_gpu(  # noqa: PLR0913  (the events of a device, and all that is know
         start_ps=begin,
         end_ps=end,
         figures=columns,
-        transfers=transfer_figures(len(numbers), busy, moves, None),
+        transfers={number: own_figures for number, own_figures in transfers.items() if number <= own.last_transfer},
         set_aside=reasons,
         details=details,
         notes=tuple(notes),
-        launches_known=waits.launches_known,
-        typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, main), moves),
+        launches_known=launches_known,
+        typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, found, own.main), shown),
+        instructions=instruction_times(
+            StepEvents(found.start_ps, found.end_ps, found.op, step, clean, found.ops, often), joins
+        ),
+        programs=program_figures(found, ran, len(numbers), transfers),
+        order=cycle.order,
+        between_ps=time_between(found, ran, begin, end),
     )
-
-
-# ---- the main stream and the runs
-
-
-def _main_stream(found: DeviceEvents, program: int) -> Stream | None:
-    """Return the stream with the most work of the program."""
-    is_own = (found.table("program") == program) & (found.spent[1] > 0)
-    work = is_own & _is_kind(found, events.COMPUTE)
-    if not work.any():
-        work = is_own
-    if not work.any():
-        return None
-    time = np.zeros(len(found.lines), np.int64)
-    np.add.at(time, found.line, (found.end_ps - found.start_ps + 1) * found.flags(work))
-    line = int(np.argmax(time))
-    event = np.flatnonzero(found.line == line)
-    start, end, op = found.start_ps[event], found.end_ps[event], found.op[event]
-    ranked = (found.table("program") == program) & (found.table("rank") >= 0)
-    rank = found.table("rank").take(op)
-    return Stream(event, start, end, np.maximum.accumulate(end), ranked.take(op), rank, op, line)
-
-
-def _run_of(
-    found: DeviceEvents, own: Flags, main: Stream, places: Ints, runs: Runs, joined: ProgramJoin | None
-) -> Ints:
-    """Return the run of every event of the program, -1 for others and for those before the first.
-
-    Time decides: an event that begins after a run's first operation on the main stream belongs to it. An event that
-    begins between the last operation of one run and the first of the next may belong to either. It belongs to the next
-    one if the schedule has it before that operation, or has the wait for the transfer before the last one. An event
-    that is no transfer also does if it is nearer to the begin of the schedule.
-    """
-    run = np.full(len(found.start_ps), -1, np.int64)
-    if not len(runs):
-        run[own] = 0
-        return run
-    first, last = places[runs.first], places[runs.last]
-    begins, ends = main.start_ps[first], main.end_ps[last]
-    event = None if own.all() else np.flatnonzero(own)
-    start, op = (found.start_ps, found.op) if event is None else (found.start_ps[event], found.op[event])
-    each = np.diff(np.searchsorted(start, begins), prepend=0, append=len(start))
-    index = np.repeat(np.arange(-1, len(begins)), each)
-    # nothing lies between runs before the end of the first one, or after the begin of the last one
-    place = np.flatnonzero(start >= np.repeat(np.concatenate(([_LEAST], ends[:-1], [_MOST])), each))
-    before, behind = np.maximum(index[place], 0), np.minimum(index[place] + 1, len(first) - 1)
-    op = op[place]
-    rank, low, high = found.table("rank")[op], main.rank[first][behind], main.rank[last][before]
-    pair = np.where(found.table("transfer") > 0, found.table("pair"), 0)
-    awaited = done_table(joined, pair[op]).max(axis=1, initial=-1)
-    nearer = np.where(awaited >= 0, awaited <= high, rank - low < high - rank)
-    ahead = (rank >= 0) & ((rank < low) | (nearer & (index[place] >= 0)))
-    index[place[ahead]] += 1
-    if not main.ranked.any():
-        index = np.maximum(index, 0)
-    if event is None:
-        return index
-    run[event] = index
-    return run
-
-
-def _run_by_mark(found: DeviceEvents, own: Flags, run: Ints, of_run: Ints, mark: Ints) -> Ints:
-    """Return the run of every event by the step annotation in which it was launched, where that is known."""
-    place = np.minimum(np.searchsorted(of_run, mark), len(of_run) - 1)
-    by_mark = np.full(len(found.start_ps), -1, np.int64)
-    by_mark[own] = np.where(of_run[place] == mark, place, -1)
-    return np.where(by_mark >= 0, by_mark, run)
-
-
-def _steps(
-    main: Stream,
-    places: Ints,
-    runs: Runs,
-    marks: StepMarks | None,
-    launched: LaunchTimes,
-    found: DeviceEvents,
-) -> tuple[Ints, Ints, dict[int, SetAsideReason], list[str]]:
-    """Return the step of each run, the numbers of the steps, steps to set aside, and notes."""
-    count = max(len(runs), 1)
-    one_each = np.arange(count)
-    if marks is None or not len(marks.number) or not len(runs):
-        return one_each, one_each, {}, []
-    if len(marks.number) == count:
-        return one_each, marks.number, {}, []
-    times = launched(found.correlation[main.event[places[runs.first]]])
-    mark = marks.around(times)
-    inside = mark >= 0
-    held = np.bincount(mark[inside], minlength=len(marks.number))
-    held = held[held > 0]
-    if not len(held) or int(np.max(np.bincount(held))) < MANY * len(held):
-        return (
-            one_each,
-            one_each,
-            {},
-            ["step annotations were not followed: they do not hold the runs evenly"],
-        )
-    group = np.where(inside, mark, -1 - np.arange(count))
-    new = np.concatenate(([True], group[1:] != group[:-1]))
-    step = np.cumsum(new) - 1
-    firsts = np.flatnonzero(new)
-    outside: dict[int, SetAsideReason] = {
-        int(step[place]): UNANNOTATED for place in firsts.tolist() if not inside[place]
-    }
-    numbers = np.where(inside[firsts], marks.number[np.maximum(mark[firsts], 0)], -1)
-    return step, numbers, outside, []
-
-
-def _windows(found: DeviceEvents, step: Ints, steps: int) -> tuple[Ints, Ints]:
-    """Return the times of the first and of the last event of each step."""
-    start, finish = found.start_ps, found.end_ps
-    if len(step) and int(np.min(step)) < 0:
-        own = np.flatnonzero(step >= 0)
-        step, start, finish = step[own], start[own], finish[own]
-    begin, end = np.full(steps, FAR, np.int64), np.full(steps, -FAR, np.int64)
-    begin[step[::-1]] = start[::-1]  # sorted: the earliest is written last
-    np.maximum.at(end, step, finish)
-    begin = np.minimum(begin, np.maximum.accumulate(end))  # a step without events is empty
-    end[:-1] = np.minimum(end[:-1], begin[1:])
-    return begin, np.maximum(end, begin)
 
 
 def _by_step(of_run: Ints, step_of_run: Ints, steps: int) -> Ints:
@@ -218,14 +123,14 @@ def _by_step(of_run: Ints, step_of_run: Ints, steps: int) -> Ints:
 # ---- what runs
 
 
-def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints) -> Moves:
+def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints, cycle: Cycle) -> Moves:
     op = found.op[moving]
     kind = found.table("kind")[op]
     direction = np.where(kind == events.TO_HOST, TO_HOST, np.where(kind == events.FROM_HOST, FROM_HOST, BOTH))
     return Moves(
         start_ps=found.start_ps[moving],
         end_ps=found.end_ps[moving],
-        transfer=found.table("transfer")[op],
+        transfer=cycle.transfer_of_op(found)[op],
         direction=direction,
         step=step[moving],
         bytes=found.table("bytes")[op],
@@ -235,15 +140,10 @@ def _moves(found: DeviceEvents, moving: Ints, step: Ints, waits: Ints) -> Moves:
 
 def _busy(found: DeviceEvents) -> Busy:
     def spans(*wanted: int) -> Spans:
-        chosen = found.chosen(_is_kind(found, *wanted))
+        chosen = found.chosen(is_kind(found, *wanted))
         return union(found.start_ps[chosen], found.end_ps[chosen])
 
     return Busy(spans(events.COMPUTE), spans(events.COLLECTIVE), spans(*_OTHER_COPIES))
-
-
-def _is_kind(found: DeviceEvents, *wanted: int) -> Flags:
-    """Return which ops are of one of these kinds."""
-    return np.isin(found.table("kind"), wanted)
 
 
 def _work(found: DeviceEvents, main: Stream, first_ps: int, last_ps: int) -> Work:
@@ -271,7 +171,7 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
     step: Ints,
     moving: Ints,
     time_ps: Ints,
-    joined: ProgramJoin | None,
+    cycle: Cycle,
     most_bytes_per_s: float,
     aside: dict[int, SetAsideReason],
 ) -> tuple[tuple[SetAsideReason | Literal[""], ...], tuple[str, ...]]:
@@ -279,7 +179,7 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
     count = len(time_ps)
     reasons: list[SetAsideReason | Literal[""]] = [aside.get(number, "") for number in range(count)]
     details = [""] * count
-    is_fixed = _is_fixed(found, joined)
+    is_fixed, place = _is_fixed(found, cycle), cycle.place_of_op(found)
     fixed_step, fixed_op = step, found.op
     if not is_fixed.all() or (len(step) and int(np.min(step)) < 0):
         fixed = np.flatnonzero((step >= 0) & found.flags(is_fixed))
@@ -288,7 +188,7 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
     for number in np.flatnonzero(wrong).tolist():
         these = fixed_op[fixed_step == number]
         seen = np.bincount(these, minlength=len(found.ops))
-        first, last = _missing_ends(seen, expected, found.table("rank"))
+        first, last = _missing_ends(seen, expected, place)
         reasons[number] = reasons[number] or edge_reason(number, count, first, last)
         odd = np.flatnonzero(seen != expected)
         details[number] = listed([f"{found.ops[op].name}: {seen[op]} of {expected[op]}" for op in odd.tolist()], 3)
@@ -304,16 +204,15 @@ def _set_aside(  # noqa: PLR0913  (one pass over the columns of a device, each a
     return tuple(reasons), tuple(details)
 
 
-def _is_fixed(found: DeviceEvents, joined: ProgramJoin | None) -> Flags:
+def _is_fixed(found: DeviceEvents, cycle: Cycle) -> Flags:
     """Return which ops run equally often in every step.
 
     Ops in a branch do not, nor those in a loop whose number of iterations is not in the module.
     """
     fixed = np.ones(len(found.ops), np.bool_)
-    if joined is not None:
-        free = joined.data_dependent
-        for number, op in enumerate(found.ops):
-            fixed[number] = not any(first <= op.rank <= last for first, last in free)
+    free = {part.program: part.joined.data_dependent for part in cycle.parts if part.joined is not None}
+    for number, op in enumerate(found.ops):
+        fixed[number] = not any(first <= op.rank <= last for first, last in free.get(op.program, ()))
     return fixed
 
 

@@ -25,10 +25,16 @@ _TICK_S = 0.5
 
 
 def measure_files(
-    paths: Sequence[str], *, jobs: int | None = None, scheduler: str | None = None, on_progress: Say | None = None
+    paths: Sequence[str],
+    *,
+    hlo: Sequence[str] = (),
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    on_progress: Say | None = None,
 ) -> tuple[Outcome, ...]:
     """Return the outcome of each of several files (paths or URLs), in their order.
 
+    ``hlo`` are files or dumps with the modules that they do not carry.
     ``jobs`` processes measure a file each. With 1 it is this process. With None there are as many as there are files
     and processors, or this one if the files are small. With ``scheduler``, an address, a Dask cluster measures them.
     Raises HloInspectError where that cannot be reached.
@@ -37,11 +43,11 @@ def measure_files(
     if scheduler is not None:
         from hloinspect.measure.cluster import measure_on_cluster
 
-        found = measure_on_cluster(paths, scheduler, progress.tick)
+        found = measure_on_cluster(paths, scheduler, progress.tick, hlo=hlo)
     elif (count := _processes(paths, jobs)) == 1:
-        found = ((number, outcome_of(path)) for number, path in enumerate(paths))
+        found = ((number, outcome_of(path, hlo)) for number, path in enumerate(paths))
     else:
-        found = _Pool(count).run(paths, progress.tick)
+        found = _Pool(count, hlo).run(paths, progress.tick)
     outcomes: dict[int, Outcome] = {}
     modules: dict[bytes, bytes] = {}
     for number, outcome in found:
@@ -95,7 +101,8 @@ class _Pool:
     (A pool of several is broken as a whole when one of its processes is killed, and does not name it.)
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, hlo: Sequence[str] = ()) -> None:
+        self._hlo = tuple(hlo)
         self._workers: list[ProcessPoolExecutor | None] = [None] * workers
         self._context = multiprocessing.get_context("spawn")  # the caller may have threads, jax's among them
 
@@ -126,10 +133,10 @@ class _Pool:
             return
         number, path = waiting.pop()
         try:
-            future = self._executor(worker).submit(outcome_of, path)
+            future = self._executor(worker).submit(outcome_of, path, self._hlo)
         except BrokenProcessPool:  # it died while idle
             self._workers[worker] = None
-            future = self._executor(worker).submit(outcome_of, path)
+            future = self._executor(worker).submit(outcome_of, path, self._hlo)
         running[future] = (worker, number)
 
     def _executor(self, worker: int) -> ProcessPoolExecutor:

@@ -11,16 +11,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, Literal
 
 from hloinspect.errors import InputError
 from hloinspect.hlo.load import load_module_bytes
 from hloinspect.hlo.model import Computation, Instruction, Module
-from hloinspect.kinds import Direction
+from hloinspect.kinds import Direction, InstructionClass
 from hloinspect.offload.pairs import Key
 from hloinspect.offload.program import CONTROL_FLOW
 from hloinspect.offload.transfers import Offload, find_offload
+from hloinspect.predict.classes import class_by_name, class_of
 from hloinspect.predict.collective import COLLECTIVES, MAX_WRAPPING
 
 COMPUTE, COLLECTIVE, TRANSFER, HOST_COPY, CONTROL, CALLBACK = (
@@ -87,6 +88,7 @@ class ProgramJoin:
         self._dones = self._transfers_by_done()
         self._done_ranks: dict[int, tuple[int, ...]] | None = None
         self._known: dict[str, Joined | None] = {}
+        self._places: dict[str, tuple[Computation, Instruction]] = {}
         self._homes: dict[str, tuple[Computation, int]] | None = None
         self._callers: dict[str, tuple[Computation, int]] | None = None
         self._first, self._sites, self.loops = _layout(offload)
@@ -109,7 +111,7 @@ class ProgramJoin:
         places, moved = self._sites[computation]
         return first + index + moved[bisect_left(places, index)]
 
-    @property
+    @cached_property
     def data_dependent(self) -> tuple[tuple[int, int], ...]:
         """Return the intervals of the schedule, by rank, that do not run equally often in every step.
 
@@ -133,6 +135,10 @@ class ProgramJoin:
             self._done_ranks = {number: tuple(sorted(ranks)) for number, ranks in found.items()}
         return self._done_ranks.get(pair, ())
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether the module has an instruction of that name."""
+        return isinstance(name, str) and self.find(name) is not None
+
     def find(self, name: str) -> Joined | None:
         """Return the description of the instruction of that name, or None where the module has none."""
         if name not in self._known:
@@ -154,6 +160,32 @@ class ProgramJoin:
             home = self._all_callers().get(computation.name)
         return None
 
+    def class_of(self, name: str) -> InstructionClass:
+        """Return the class of the instruction that the runtime executes for that name."""
+        joined = self.find(name)
+        if joined is None:
+            return class_by_name(name)
+        if joined.kind == TRANSFER:
+            return joined.direction or "other"
+        if joined.kind in (HOST_COPY, CALLBACK, CONTROL):
+            return (
+                "host copy" if joined.kind == HOST_COPY else "callback" if joined.kind == CALLBACK else "control flow"
+            )
+        return class_of(self.module, *self._places[joined.name])
+
+    def place_of(self, name: str) -> tuple[Computation, Instruction] | None:
+        """Return the instruction that the runtime executes for that name and its computation, or None where the module
+        has none."""
+        joined = self.find(name)
+        return self._places[joined.name] if joined is not None else None
+
+    def executions_of(self, name: str) -> int:
+        """Return how often the instruction of that name runs in a step, or 0 where that depends on data."""
+        joined = self.find(name)
+        if joined is None or any(first <= joined.rank <= last for first, last in self.data_dependent):
+            return 0
+        return self.offload.program.executions.get(self._places[joined.name][0].name, 0)
+
     def _all_homes(self) -> Mapping[str, tuple[Computation, int]]:
         if self._homes is None:
             self._homes = {
@@ -174,6 +206,7 @@ class ProgramJoin:
         return self._callers
 
     def _classify(self, computation: Computation, instruction: Instruction) -> Joined:
+        self._places[instruction.name] = (computation, instruction)
         key = (computation.name, instruction.name)
         rank = self.rank(computation.name, instruction.index)
         role: JoinedRole = START if instruction.start_of else DONE if instruction.done_of else WHOLE

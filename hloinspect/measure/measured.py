@@ -32,12 +32,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import ClassifiedBy, Direction, Platform, SetAsideReason
+from hloinspect.kinds import (
+    ClassifiedBy,
+    CopyOrigin,
+    Direction,
+    HostMemory,
+    InstructionClass,
+    Platform,
+    SetAsideReason,
+)
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
+from hloinspect.measure.explained import Explained
 from hloinspect.offload.records import Unknown
 from hloinspect.timeline.spans import Ints
 
 if TYPE_CHECKING:
+    from hloinspect.measure.instructions import InstructionTimes
     from hloinspect.measure.typical import TypicalStep
 
 
@@ -87,12 +97,28 @@ class StepFigures:
 
 
 @dataclass(frozen=True)
+class StepProgram:
+    """One of several programs of a step: columns with one element for each step.
+
+    ``runs`` is how often it runs, ``time_ps`` the sum of its runs' windows. ``transfers`` by id, of its own module, are
+    those of a program that is not the main one.
+    """
+
+    program: int
+    runs: Ints
+    time_ps: Ints
+    transfers: Mapping[int, Mapping[str, Ints]]
+
+
+@dataclass(frozen=True)
 class MeasuredDevice:
     """The steps of one program on one device, as columns with one element for each step, in order of time.
 
     ``figures`` has the columns of ``FIGURES``, ``transfers`` by transfer id (of the program's module) those of
     ``TRANSFER_FIGURES``. ``set_aside`` is "" for a step that counts, else the reason; ``details`` names what was seen.
-    ``typical`` is the step that counts and is nearest the median.
+    ``typical`` is the step that counts and is nearest the median. ``instructions`` are the times of instructions in the
+    steps that count. ``programs`` are those of a step of several, the main one first, ``order`` how they run in it, and
+    ``between_ps`` the time in each step in which none of them runs. All are empty for a step of one program.
     """
 
     name: str
@@ -108,6 +134,10 @@ class MeasuredDevice:
     notes: tuple[str, ...] = ()
     launches_known: bool = True
     typical: TypicalStep | None = None
+    instructions: InstructionTimes | None = None
+    programs: tuple[StepProgram, ...] = ()
+    order: tuple[int, ...] = ()
+    between_ps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @cached_property
     def clean(self) -> NDArray[np.bool_]:
@@ -148,13 +178,25 @@ class ProgramSeen:
 
 @dataclass(frozen=True, slots=True)
 class OtherCopies:
-    """Copies between host and device that are no instruction of the step: ``device_put``, callbacks, input feeds."""
+    """Copies between host and device that are no transfer of the step, of one direction, host memory and origin.
+
+    ``program`` is the name of the other program that makes them. ``shared_ps`` is the part of ``device_ps`` in which a
+    transfer of the step in the same direction ran too, ``in_steps_ps`` the part within steps (None without steps).
+    ``bytes_per_s`` is the median rate of those that had the link for themselves, weighted by their bytes, which are
+    ``alone_bytes``; None where there are none.
+    """
 
     direction: Direction
     count: int
     bytes: int
     device_ps: int
-    callbacks: int = 0
+    memory: HostMemory
+    origin: CopyOrigin
+    program: str = ""
+    shared_ps: int = 0
+    in_steps_ps: int | None = None
+    bytes_per_s: float | None = None
+    alone_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +206,12 @@ class MeasuredFile:
     ``module`` is the serialized HloProto of the step's ``program``, None where the trace has none. ``classified_ps`` is
     device time by the source of an event's kind: ``hlo``, ``memcpy`` or ``name``. ``hidden_events`` are those in
     command buffers that name no instruction, ``hidden_ops`` what they name instead, ``graph_blocks`` whole graphs as
-    one event.
+    one event. ``device_type`` and ``device_bytes`` are name and memory of a device as the trace has them, "" and 0
+    where it has none. ``class_ps`` is device time of all programs by the class of the instruction that an event names.
+    ``explained`` says how far the module has the instructions that events name, None where that is not known.
+    ``module_path`` is where the module was read, "" for the trace itself. ``work_events`` and ``work_ps`` are all
+    kernels, memsets and copies within a GPU's memory (None where they were not counted). ``step_modules`` are the
+    serialized modules of the other programs of the step that have transfers.
     """
 
     path: str
@@ -181,7 +228,14 @@ class MeasuredFile:
     graph_blocks: int = 0
     hidden_ops: tuple[str, ...] = ()
     unattributed_ps: int = 0
+    class_ps: Mapping[InstructionClass, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     events: int = 0
     limits: tuple[str, ...] = ()
     unknown: tuple[Unknown, ...] = ()
+    explained: Explained | None = None
+    module_path: str = ""
+    work_events: int | None = None
+    work_ps: int | None = None
+    step_modules: Mapping[int, bytes] = field(default_factory=dict)
+    device_bytes: int = 0

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import D2H, H2D, Direction
+from hloinspect.kinds import D2H, H2D, Direction, HostMemory
 from hloinspect.measure.figures import (
     DUPLEX,
     LATENCY,
@@ -43,23 +43,26 @@ FIT_COPIES, FIT_SIZES, FIT_SPAN = 8, 3, 16.0
 smallest size."""
 
 FIT_POINTS = 400
-HostMemory = Literal["pinned", "pageable", "unstated"]
 PINNED: Final = "pinned"
 PAGEABLE: Final = "pageable"
+MANAGED: Final = "managed"
 UNSTATED: Final = "unstated"
 ROCM = (
-    "a ROCm trace does not show it: roctracer (JAX <= 0.7) calls every copy CopyDeviceToDevice, JAX 0.8 to 0.10 drops "
-    "the device's copy events, and later ones do not name the memory at both ends (kind:Unknown)"
+    "a ROCm trace does not show copies between device and host: roctracer (JAX <= 0.7) calls every copy "
+    "CopyDeviceToDevice, JAX 0.8 to 0.10 drops the device's copy events, and later ones do not name the memory at both "
+    "ends (kind:Unknown)"
 )
 _DEVICE = frozenset({"device", "device_static"})
 _HOST: Mapping[str, HostMemory] = {"pinned": PINNED, "pageable": PAGEABLE}
+_EITHER: Mapping[str, HostMemory] = {"managed": MANAGED, "managed_static": MANAGED, "unknown": UNSTATED}
+"""Memory that does not show by its kind on which side it is: the name of the copy has the direction then."""
+
 _OLD_NAMES: Mapping[str, Direction] = {"MemcpyH2D": H2D, "MemcpyD2H": D2H}
 
 
 @dataclass(frozen=True, slots=True)
 class CopyKind:
-    """The content of ``memcpy_details``: direction, host memory (pinned, pageable, or unstated in old traces), and
-    bytes."""
+    """The content of ``memcpy_details``: direction, host memory (unstated in old traces), and bytes."""
 
     direction: Direction
     memory: HostMemory
@@ -84,6 +87,11 @@ def copy_kind(details: str, name: str) -> CopyKind | None:
         return CopyKind(D2H, _HOST[destination], int(size))
     if source in _HOST and destination in _DEVICE:
         return CopyKind(H2D, _HOST[source], int(size))
+    direction = _OLD_NAMES.get(name)
+    if direction is not None and (source in _EITHER or destination in _EITHER):
+        near, far = (destination, source) if direction == D2H else (source, destination)
+        memory = _HOST.get(near) or _EITHER.get(near) or _EITHER.get(far)
+        return CopyKind(direction, memory, int(size)) if memory is not None else None
     return None
 
 
@@ -96,8 +104,8 @@ def is_rocm(plane: Plane) -> bool:
 class Copies:
     """The host copies of one device, sorted by start.
 
-    ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index into (pinned, pageable, unstated). ``other`` counts
-    memory copies that are not between host and device, ``impossible`` those that were set aside.
+    ``direction`` is 0 for d2h and 1 for h2d; ``memory`` is an index into (pinned, pageable, managed, unstated).
+    ``other`` counts memory copies that are not between host and device, ``impossible`` those that were set aside.
     """
 
     start_ps: Ints
@@ -110,7 +118,7 @@ class Copies:
 
 
 _DIRECTIONS: tuple[Direction, ...] = (D2H, H2D)
-_MEMORIES: tuple[HostMemory, ...] = (PINNED, PAGEABLE, UNSTATED)
+_MEMORIES: tuple[HostMemory, ...] = (PINNED, PAGEABLE, MANAGED, UNSTATED)
 
 
 def host_copies(plane: Plane) -> Copies:

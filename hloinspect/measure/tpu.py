@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hloinspect.kinds import D2H, SetAsideReason
 from hloinspect.measure import events, join
 from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
+from hloinspect.measure.instructions import StepEvents, instruction_times
 from hloinspect.measure.join import DONE, START, WHOLE, ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
 from hloinspect.measure.memcpy import ALONE_SHARE
@@ -122,8 +123,10 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
     name = kind.display_name or kind.name
     module = join_to(program or 0)
     joined = module.find(name) if module is not None else None
+    named = name if program else ""
     if joined is None:
-        return _op_by_name(kind.name, name, program or 0)
+        op, role = _op_by_name(kind.name, name, program or 0)
+        return replace(op, instruction=named), role
     what = {
         join.COLLECTIVE: events.COLLECTIVE,
         join.CONTROL: events.IGNORED,
@@ -136,6 +139,7 @@ def _op(kind: EventMetadata | None, join_to: Callable[[int], ProgramJoin | None]
         *(what, BY_HLO, program or 0, joined.rank, joined.transfer, joined.bytes, name),
         asynchronous=joined.asynchronous,
         pair=joined.pair,
+        instruction=named,
     )
     return op, joined.role
 
@@ -182,6 +186,7 @@ def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | 
     columns = figures(begin, end, busy, moves, np.zeros(len(begin), np.int64))
     reasons, details, notes = _set_aside(trace, step, columns["time_ps"], joined, unpaired, lost)
     clean = np.array([not reason for reason in reasons], np.bool_)
+    of_instructions = _with_unnamed(trace, step, begin, end)
     return MeasuredDevice(
         name=name,
         platform="tpu",
@@ -195,6 +200,11 @@ def measure_tpu(name: str, trace: TpuTrace, program: int, joined: ProgramJoin | 
         details=details,
         notes=notes,
         typical=typical_step(name, columns["time_ps"], clean, begin, end, partial(_work, trace, kind), moves),
+        instructions=instruction_times(
+            StepEvents(trace.start_ps, trace.end_ps, trace.op, of_instructions, clean, trace.ops),
+            lambda number: joined if number == program else None,
+            np.array([role == WHOLE for role in trace.roles], np.bool_),
+        ),
     )
 
 
@@ -210,6 +220,16 @@ def _work(trace: TpuTrace, kind: Ints, first_ps: int, last_ps: int) -> Work:
         name=trace.op[chosen],
         names=[op.name for op in trace.ops],
     )
+
+
+def _with_unnamed(trace: TpuTrace, step: Ints, begin: Ints, end: Ints) -> Ints:
+    """Return the step of each operation. One that names no program, as in a Chrome trace, is of the run around it."""
+    unnamed = np.array([not op.program for op in trace.ops], np.bool_)[trace.op]
+    if not unnamed.any():
+        return step
+    place = np.searchsorted(begin, trace.start_ps, side="right") - 1
+    inside = unnamed & (place >= 0) & (trace.start_ps < end[np.maximum(place, 0)])
+    return np.where(inside, place, step)
 
 
 _WORK = (events.COMPUTE, events.COLLECTIVE)

@@ -150,6 +150,18 @@ def schedule_of(offload: Offload, devices: int, domain: int) -> Schedule:
     return Schedule(offload.program.module.entry_name, operations, tuple(sorted(builder.opaque)))
 
 
+def operations_of(offload: Offload, devices: int, domain: int) -> dict[str, Operation | Cost]:
+    """Return what each executed instruction is to the schedule, by name. Those that take no time are left out."""
+    builder = _Builder(offload, devices, domain)
+    found = {}
+    for computation in offload.program.computations():
+        for instruction in computation:
+            event = builder.event(computation, instruction)
+            if event is not None:
+                found[instruction.name] = event
+    return found
+
+
 def matrix_flops(schedule: Schedule, program: Program) -> float:
     """Return the FLOPs on the matrix units in one step of one device.
 
@@ -192,7 +204,7 @@ class _Builder:
             first = ""
 
         for instruction in computation:
-            event = self._event(computation, instruction)
+            event = self.event(computation, instruction)
             if isinstance(event, Cost):
                 first = first or instruction.name
                 costs.append(event)
@@ -202,7 +214,8 @@ class _Builder:
         flush()
         return tuple(operations)
 
-    def _event(self, computation: Computation, instruction: Instruction) -> Operation | Cost | None:
+    def event(self, computation: Computation, instruction: Instruction) -> Operation | Cost | None:
+        """Return what an instruction is to the schedule, or None if it takes no time."""
         opcode = instruction.opcode
         if is_free(instruction):
             return None

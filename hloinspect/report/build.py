@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hloinspect._version import __version__
 from hloinspect.hardware.target import Target
 from hloinspect.hlo.model import ASYNC_PAIRS
-from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN
+from hloinspect.kinds import EXPOSED_SHARE, HIDDEN_SHARE, UNKNOWN, TargetSource
 from hloinspect.memory.estimate import Memory
 from hloinspect.memory.records import Release
 from hloinspect.offload.program import Program
@@ -49,9 +49,10 @@ def build_report(  # noqa: PLR0913  (the parts of a report, each made by another
     limits: Sequence[str],
     unknown: Sequence[Unknown],
     used: Memory | None,
+    target_source: TargetSource = "given",
 ) -> Report:
     """Return the report on one module, without findings, which rules/engine.py adds. ``prediction`` is None without a
-    target or a schedule, ``used`` where memory could not be followed."""
+    target or a schedule, ``used`` where memory could not be followed. ``target_source`` is who named the target."""
     releases = used.releases if used else {}
     return Report(
         schema=SCHEMA,
@@ -59,7 +60,7 @@ def build_report(  # noqa: PLR0913  (the parts of a report, each made by another
         input=source,
         module=module_info(offload.program),
         program=program,
-        target=target_info(target, devices) if target else None,
+        target=target_info(target, devices, target_source) if target else None,
         thresholds=Thresholds(HIDDEN_SHARE, EXPOSED_SHARE),
         step=StepInfo(predicted=predicted_step(prediction) if prediction else None),
         memory=memory,
@@ -121,15 +122,15 @@ def spelling(opcode: str) -> str:
     return opcode
 
 
-def target_info(target: Target, devices: int) -> TargetInfo:
-    """Return the target's name and link in the report's units."""
+def target_info(target: Target, devices: int, source: TargetSource = "given") -> TargetInfo:
+    """Return the target's name and link in the report's units. ``source`` is who named it."""
     link = target.link
     if link is None:
-        return TargetInfo(target.name, devices, None)
+        return TargetInfo(target.name, devices, None, source)
     duplex = DuplexInfo(link.d2h_duplex.value, link.h2d_duplex.value)
     d2h, h2d = link.d2h_bytes_per_s.value / 1e9, link.h2d_bytes_per_s.value / 1e9
     rates = LinkInfo(d2h, h2d, link.duplex_factor.value, duplex)
-    return TargetInfo(target.name, devices, rates)
+    return TargetInfo(target.name, devices, rates, source)
 
 
 def predicted_step(prediction: Prediction) -> PredictedStep:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, Direction, verdict_of
-from hloinspect.measure.figures import Floats
-from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
+from hloinspect.kinds import SYNCHRONOUS, UNKNOWN, ClassifiedBy, InstructionClass, verdict_of
+from hloinspect.measure.figures import Floats, weighted_percentiles
+from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, OtherCopies
 from hloinspect.report.schema import (
     AllSteps,
     DeviceInfo,
@@ -228,10 +228,11 @@ def trace_info(
     """Return what was read of the traces. ``own`` are those of the step's program. What is expected of it is left
     open."""
     classified: Counter[ClassifiedBy] = Counter()
+    classes: Counter[InstructionClass] = Counter()
     programs: dict[int, TracedProgram] = {}
-    other_copies: dict[Direction, OtherCopiesInfo] = {}
     for file in files:
         classified.update(dict(file.classified_ps))
+        classes.update(dict(file.class_ps))
         for seen in file.programs:
             old = programs.get(seen.program)
             programs[seen.program] = TracedProgram(
@@ -242,12 +243,6 @@ def trace_info(
                 transfers=seen.transfers if seen.transfers is not None else (old.transfers if old else None),
                 is_step=seen.program == program,
             )
-        for copies in file.other_copies:
-            before = other_copies.get(copies.direction, OtherCopiesInfo(copies.direction, 0, 0, 0.0))
-            other_copies[copies.direction] = OtherCopiesInfo(
-                *(copies.direction, before.count + copies.count, before.bytes + copies.bytes),
-                before.device_ms + copies.device_ps / PS_PER_MS,
-            )
     total = sum(classified.values())
     return TraceInfo(
         files=tuple(file.path for file in files),
@@ -257,8 +252,47 @@ def trace_info(
         classified={by: time / total for by, time in sorted(classified.items()) if total},
         hidden_events=sum(file.hidden_events for file in files),
         programs=tuple(sorted(programs.values(), key=lambda one: (not one.is_step, -one.device_ms))),
-        other_copies=tuple(other_copies.values()),
+        other_copies=_other_copies(files),
         unread=tuple(unread),
         expected=None,
         per_host=host_infos(own),
+        classes_ms={kind: time / PS_PER_MS for kind, time in classes.most_common()},
+        work_events=_total([file.work_events for file in files]),
+        work_ms=None if (work := _total([file.work_ps for file in files])) is None else work / PS_PER_MS,
+    )
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _other_copies(files: Sequence[MeasuredFile]) -> tuple[OtherCopiesInfo, ...]:
+    """Return a row for each direction, host memory and origin over all files, those that took the longest first."""
+    rows: dict[tuple[str, ...], list[OtherCopies]] = {}
+    for copies in (copies for file in files for copies in file.other_copies):
+        rows.setdefault((copies.direction, copies.memory, copies.origin, copies.program), []).append(copies)
+    found = sorted(rows.items(), key=lambda item: (-sum(copies.device_ps for copies in item[1]), item[0]))
+    return tuple(_summed_copies(several) for _, several in found)
+
+
+def _summed_copies(several: Sequence[OtherCopies]) -> OtherCopiesInfo:
+    """Return the sum of rows of several hosts; the rate is the median of theirs."""
+    first = several[0]
+    in_steps = _total([copies.in_steps_ps for copies in several])
+    rates = [(copies.bytes_per_s, copies.alone_bytes) for copies in several if copies.bytes_per_s is not None]
+    values, weights = np.array(rates, np.float64).reshape(-1, 2).T
+    gbps = weighted_percentiles(values, weights, (0.5,))[0] / 1e9 if rates else None
+    return OtherCopiesInfo(
+        direction=first.direction,
+        count=sum(copies.count for copies in several),
+        bytes=sum(copies.bytes for copies in several),
+        device_ms=sum(copies.device_ps for copies in several) / PS_PER_MS,
+        memory=first.memory,
+        origin=first.origin,
+        program=first.program,
+        gbps=gbps,
+        alone_bytes=sum(copies.alone_bytes for copies in several),
+        shared_ms=sum(copies.shared_ps for copies in several) / PS_PER_MS,
+        in_steps_ms=None if in_steps is None else in_steps / PS_PER_MS,
     )

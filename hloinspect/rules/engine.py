@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hloinspect.kinds import Severity
 from hloinspect.report.schema import FindingInfo, Report, RuleLeftOut, RuleNotRun, SourceInfo
+from hloinspect.report.unexplained import unexplained_text
 from hloinspect.rules.blocking import TOO_LARGE
 from hloinspect.rules.choice import Choice
 from hloinspect.rules.evidence import Evidence
@@ -30,6 +31,9 @@ from hloinspect.rules.rule import (
     Rule,
 )
 from hloinspect.thresholds import INFO_COST_SHARE, WARNING_COST_SHARE
+
+DOUBT = "it rests on the prediction, which does not explain this profile"
+"""What is added to a finding that rests on the prediction where that does not explain the profile."""
 
 _LONGEST_LINE = 200
 _LARGEST_SOURCE = 4 << 20
@@ -97,7 +101,13 @@ def missing(rule: Rule, evidence: Evidence) -> str:
     return ""
 
 
+def _is_doubtful(rule: Rule, evidence: Evidence) -> bool:
+    """Return whether a rule rests on a prediction that does not explain the profile."""
+    return PREDICTION in rule.needs and bool(unexplained_text(evidence.report))
+
+
 def _finding(rule: Rule, found: Found, evidence: Evidence, choice: Choice) -> FindingInfo:
+    doubtful = _is_doubtful(rule, evidence)
     first = evidence.infos[found.transfers[0]] if found.transfers else None
     computation = found.computation or (first.computation if first else None)
     source = found.source or (first.source if first else None) or _source(evidence, computation, found.instruction)
@@ -105,8 +115,8 @@ def _finding(rule: Rule, found: Found, evidence: Evidence, choice: Choice) -> Fi
     return FindingInfo(
         code=rule.code,
         name=rule.name,
-        severity=choice.severity_of(rule) or _severity(rule, found, evidence),
-        message=found.message,
+        severity=choice.severity_of(rule) or _capped(_severity(rule, found, evidence), doubtful),
+        message=f"{found.message} ({DOUBT})" if doubtful else found.message,
         remedy=found.remedy,
         transfer=first.id if first else None,
         instruction=found.instruction or (first.start if first else None),
@@ -119,6 +129,11 @@ def _finding(rule: Rule, found: Found, evidence: Evidence, choice: Choice) -> Fi
         gain_ms=found.gain_ms,
         source_text=source_line(source) if source else None,
     )
+
+
+def _capped(severity: Severity, doubtful: bool) -> Severity:
+    """Return the severity, at most a warning where the finding rests on a prediction that explains nothing."""
+    return max(severity, WARNING, key=SEVERITIES.index) if doubtful else severity
 
 
 def _severity(rule: Rule, found: Found, evidence: Evidence) -> Severity:

@@ -206,7 +206,15 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
         docs/trace.md.
     """
     report = evidence.report
-    if report.trace is not None and report.step.measured is None and not _is_rocm(evidence):
+    if report.trace is None or report.step.measured is not None or _is_rocm(evidence):
+        return
+    if report.trace.events and not report.trace.programs:
+        yield Found(
+            message="no event in the trace names the program it is of, so there are no steps: only its copies and the "
+            "time of its kernels are measured",
+            remedy="profile a jitted JAX step; of an nsys profile, with --trace=cuda,nvtx and the module",
+        )
+    else:
         yield Found(
             message="no complete step of the program is in the trace, so nothing is measured",
             remedy="trace ten steps in a row, after the warm-up, with jax.profiler.trace",
@@ -217,17 +225,17 @@ def other_program(evidence: Evidence) -> Iterator[Found]:
     """The program that was profiled is not the one that was checked.
 
     What it finds
-        A trace whose module differs from that of `--expect`: other transfers, another order, other flags.
+        A trace whose module has other transfers than that of `--expect`.
     Why it matters
         What was checked before the run says nothing about this run.
     What to do
         Compile and check what is run: the same jax, the same flags (`XLA_FLAGS` of the job), the same shapes and mesh.
     When the advice does not hold
-        Only autotuned kernels differ: then the transfers are the same, and the report says so.
+        Only the order or the kernels differ: then the transfers are the same, and the first line of the report says so.
     Example
         hloinspect trace run/ --expect step-gb200/
     References
-        docs/trace.md.
+        docs/against.md.
     """
     trace = evidence.report.trace
     expected = trace.expected if trace is not None else None

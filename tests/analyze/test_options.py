@@ -18,14 +18,14 @@ from tests.support.gate_samples import SMALL
 
 COMPILING = {"devices", "topology", "xla_flags", "production", "cache"}
 KEYWORDS = {
-    "inspect": {"target", "link", "module", "keep", "memory", "rules", "on_progress", *COMPILING},
+    "inspect": {"target", "link", "module", "keep", "memory", "against", "rules", "on_progress", *COMPILING},
     "trace": {
         *("target", "link", "devices", "topology", "rules", "on_progress"),
-        *("expect", "jobs", "scheduler", "allow_broken"),
+        *("expect", "hlo", "jobs", "scheduler", "allow_broken"),
     },
     "check": {
         *("target", "link", "rules", "name", "name_from", *COMPILING),
-        *("budget", "baseline", "update_baseline", "allow_unknown"),
+        *("budget", "baseline", "update_baseline", "allow_unknown", "hlo"),
     },
     "compile_step": {"out", "timeout_s", "on_progress", *COMPILING},
 }

@@ -274,10 +274,10 @@ def test_a_damaged_trace_is_refused_in_one_line(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rocm_mi300x_jax08", "rocm_mi300x_roctracer"])
-def test_a_rocm_trace_gives_nothing_and_says_why(name: str, corpus: Path) -> None:
+def test_a_rocm_trace_gives_kernels_and_says_why_no_copies(name: str, corpus: Path) -> None:
     done = run("trace", str(corpus / "traces" / f"{name}.xplane.pb"))
     assert done.exit_code == 3
-    assert "not known: a ROCm trace does not show it" in done.stdout
+    assert "not known: a ROCm trace does not show copies between device and host" in done.stdout
     assert "Try:" in done.stdout
 
 

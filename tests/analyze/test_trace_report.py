@@ -16,12 +16,9 @@ from click.testing import CliRunner, Result
 from hloinspect.analyze.trace import trace
 from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
-from hloinspect.hlo import load_module, load_module_bytes
 from hloinspect.measure.file import measure_file
-from hloinspect.offload.program import build_program
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
 from hloinspect.render.terminal.measured_text import to_text
-from hloinspect.report.expect import structure
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
 from hloinspect.timeline.timeline import overlap
@@ -66,9 +63,11 @@ def run_command(*arguments: str) -> Result:
 
 def test_the_first_lines_say_how_long_the_step_waits(slow: Path) -> None:
     text = run_command(str(slow)).output.splitlines()
-    assert "measured on 2 x NVIDIA H100" in text[0]
-    assert text[2].startswith("measured step ")
-    assert "waiting for the host" in "".join(text[2:4])
+    assert text[0] == "judged: the module in the profile, which is what ran"
+    assert text[1].startswith("the model does not explain this profile: ")  # the played speeds are no H100's
+    place = next(number for number, line in enumerate(text) if "measured on 2 x NVIDIA H100" in line)
+    assert text[place + 2].startswith("measured step ")
+    assert "waiting for the host" in "".join(text[place + 2 : place + 4])
     assert run_command(str(slow)).return_value == 0
 
 
@@ -153,38 +152,11 @@ def test_an_expected_module_is_known_in_text_and_proto_and_another_is_reported(s
         assert found.trace is not None
         assert found.trace.expected is not None
         assert (found.trace.expected.status, found.trace.expected.differences) == ("same", ())
-        assert "this is the program of" in to_text(found)
+        assert unstyle(to_text(found)).startswith("this is the schedule of ")
     done = run_command(str(slow), "--expect", str(root / "fixtures" / SCAN / "module.hlo.pb.gz"))
     assert done.return_value == 3
-    assert "NOT the program of" in done.output
+    assert done.output.startswith("this is NOT the program of ")
     assert "transfers expected and not run" in done.output
-
-
-@pytest.mark.parametrize("version", ["jax0.10.2", "jax0.12.0.1"])
-def test_what_is_scheduled_has_one_hash_however_it_is_printed(root: Path, version: str) -> None:
-    for folder in sorted((root / "fixtures" / version).iterdir()):
-        if folder.name.endswith("scan") or folder.name.endswith("optimizer"):
-            text, proto = (load_module(folder / f"module.hlo.{kind}.gz") for kind in ("txt", "pb"))
-            assert structure(build_program(text)) == structure(build_program(proto)), folder
-
-
-def test_a_schedule_with_another_order_or_shape_hashes_differently() -> None:
-    text = """HloModule m, is_scheduled=true
-
-ENTRY main {
-  a = f32[4] parameter(0)
-  b = f32[4] add(a, a)
-  c = f32[4] multiply(a, a)
-  ROOT d = f32[4] subtract(b, c)
-}
-"""
-
-    def hashed(own: str) -> str:
-        return structure(build_program(load_module_bytes(own.encode())))
-
-    assert hashed(text) == hashed(text.replace("b = ", "bb = ").replace("(b,", "(bb,"))
-    assert hashed(text) != hashed(text.replace("f32[4]", "f32[8]"))
-    assert hashed(text) != hashed(text.replace("subtract(b, c)", "subtract(c, b)"))
 
 
 def test_dropped_events_put_every_verdict_in_doubt(slow: Path, tmp_path: Path) -> None:
@@ -286,8 +258,8 @@ def test_a_module_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_options_for_a_prediction_need_a_target(slow: Path) -> None:
-    with pytest.raises(UsageError, match="add --target"):
-        trace(str(slow), link="50GB/s")
+    with pytest.raises(UsageError, match="--target none has none"):
+        trace(str(slow), target="none", link="50GB/s")
     with pytest.raises(InputError, match="no such file"):
         trace(str(slow), expect="nowhere.hlo")
 

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from hloinspect.analyze.inspect import inspect
 from hloinspect.cli import main
 from hloinspect.compile.launch import compile_step
-from hloinspect.errors import TargetError
+from hloinspect.compile.topology import choose_topology
+from hloinspect.errors import TargetError, UsageError
 from hloinspect.hardware import (
     Figure,
     HostLink,
@@ -72,14 +73,25 @@ STAND_INS = {name: stand_in for name in target_names() if (stand_in := load_targ
 DESCRIBED = [name for name in CONFIGURED if name not in STAND_INS]
 
 
-def test_only_for_amds_gpu_nothing_can_be_compiled():
+AMD = {"mi300x", "mi325x", "mi355x"}
+NOT_COMPILED = AMD | {"v4"}
+
+
+def test_only_for_amds_gpus_nothing_can_be_compiled():
     gpus = {name for name in target_names() if load_target(name).platform == "gpu"}
-    assert gpus - set(CONFIGURED) == {"mi300x"}
-    with pytest.raises(TargetError, match="nothing to compile for it with"):
-        target_config_text(load_target("mi300x"))
+    assert gpus - set(CONFIGURED) == AMD
+    for name in AMD:
+        with pytest.raises(TargetError, match="nothing to compile for it with"):
+            target_config_text(load_target(name))
 
 
-@pytest.mark.parametrize("name", [name for name in target_names() if name != "mi300x"])
+def test_a_v4_has_no_topology_to_compile_for():
+    with pytest.raises(UsageError, match="target v4 names no TPU topology to compile for"):
+        choose_topology(load_target("v4"), 4, None)
+    assert "Nothing can be compiled for it here" in load_target("v4").notes[0]
+
+
+@pytest.mark.parametrize("name", [name for name in target_names() if name not in NOT_COMPILED])
 def test_a_built_in_target_can_be_compiled_for(name: str):
     target = load_target(name)
     if target.platform == "gpu":
@@ -126,7 +138,8 @@ def test_no_alias_is_claimed_twice_or_hides_a_name():
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_names():
     with pytest.raises(
-        TargetError, match=r"unknown target 'gb20': did you mean gb200\? known are a100-80g, b200, gb200"
+        TargetError,
+        match=r"unknown target 'gb20': did you mean gb200\? known are a100-40g, a100-80g, a100-pcie, b200, b300,",
     ):
         load_target("gb20")
     with pytest.raises(TargetError, match=r"unknown target 'zx81': known are"):
@@ -151,6 +164,10 @@ def test_the_table_has_a_line_for_each_target_within_100_columns():
     lines = targets().splitlines()
     for name in target_names():
         assert sum(line.startswith(f"{name} ") for line in lines) == 1
+        aliases = load_target(name).aliases
+        assert not aliases or [line.split()[1:] for line in lines if line.startswith(f" {name} ")] == [
+            ", ".join(aliases).split()
+        ]
     assert max(map(len, lines)) <= 100
     gb200 = next(line for line in lines if line.startswith("gb200"))
     assert gb200.split()[1:7] == ["2500", "197.9", "7.93", "225.0", "225.0", "2"]

@@ -59,7 +59,6 @@ def refusal(path: Path) -> str:
         (b"", "empty"),
         (b"\0" * 4096, "another kind"),
         (b"HloModule jit_f, is_scheduled=true\n", "HLO text"),
-        (b'{"traceEvents": []}', "Chrome trace"),
         (random.Random(1).randbytes(5000), "another"),
         (gzip.compress(b"", mtime=0), "empty"),
         (gzip.compress(b"hello, world", mtime=0), "another kind"),

@@ -144,8 +144,9 @@ class Run:
         form: Form | None = None,
         start_ps: int = 10 * US,
         blocking: bool = True,
+        tails: dict[int, int] | None = None,
     ) -> None:
-        """Prepare a run.
+        """Prepare a run. ``tails``: until when each stream is busy, for several modules on one device.
 
         ``directions`` has the direction ("d2h", "h2d") and bytes of each start that moves data over the link.
         ``blocking``: the host waits for each step before it launches the next.
@@ -157,7 +158,7 @@ class Run:
         self._module, self._directions, self._program = module, directions, program
         self._speeds, self._form, self._blocking = speeds or Speeds(), form or Form(), blocking
         self._host = start_ps
-        self._tails: dict[int, int] = defaultdict(int)
+        self._tails: dict[int, int] = defaultdict(int) if tails is None else tails
         self._running: dict[str, int] = {}  # by start: the place of its event
         self._pending: list[str] = []  # starts whose `done` the main stream has reached and not yet passed
         self._sides: dict[str, int] = {}
@@ -180,6 +181,11 @@ class Run:
                 self._pending.clear()
             self.annotations.append(Annotation(len(self.truth) - 1, begin, self._host))
             self._host += self._speeds.between_steps
+
+    @property
+    def now(self) -> int:
+        """Return when the host goes on."""
+        return self._host
 
     def device(self, ordinal: int = 0) -> Device:
         return Device(ordinal, tuple(self.events))

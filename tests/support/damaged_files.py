@@ -276,7 +276,7 @@ def target() -> Kind:
         read=lambda folder: load_target(str(folder / "mine.toml")) and None,
         documents=_targets(),
         optional=(
-            *("name", "aliases", "base", "link", "xla_target_config", "xla_topology_name", "notes"),
+            *("name", "aliases", "device_names", "base", "link", "xla_target_config", "xla_topology_name", "notes"),
             *("collective_efficiency", "multiprocessors", "dtype_efficiency", "stand_in", "devices_per_chip"),
             "architecture",
             "fabric",

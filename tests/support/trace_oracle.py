@@ -82,6 +82,33 @@ def measure(
     ]
 
 
+def measure_steps(
+    events: Sequence[Event],
+    steps: Sequence[Sequence[int]],
+    awaited_at_end: Sequence[Sequence[int]],
+    *,
+    launches_known: bool = True,
+) -> list[OracleStep]:
+    """Return the steps of one device, each of several runs, of any programs.
+
+    A step is from the first to the last event of its runs. The waits are those of each run by itself.
+    """
+    found = []
+    every = [[event for event in events if event.run in numbers] for numbers in steps]
+    for numbers, own, window in zip(steps, every, _windows(every), strict=True):
+        whole = _step(own, events, OracleStep(*window), (), launches_known, with_waits=False)
+        for number in numbers:
+            run = [event for event in own if event.run == number]
+            (around,) = _windows([run])
+            one = _step(run, events, OracleStep(*around), awaited_at_end[number], launches_known)
+            for figure in ("stall_ps", "stall_d2h_ps", "stall_h2d_ps", "host_bound_ps"):
+                setattr(whole, figure, getattr(whole, figure) + getattr(one, figure))
+            for transfer, figures in one.transfers.items():
+                whole.transfers[transfer].wait_ps += figures.wait_ps
+        found.append(whole)
+    return found
+
+
 def _windows(runs: Sequence[Sequence[Event]]) -> list[tuple[int, int]]:
     """Return where each step begins and ends."""
     begins = [min(event.start_ps for event in run if event.program) for run in runs]
@@ -91,7 +118,13 @@ def _windows(runs: Sequence[Sequence[Event]]) -> list[tuple[int, int]]:
 
 
 def _step(
-    run: list[Event], every: Sequence[Event], step: OracleStep, at_end: Sequence[int], launches_known: bool
+    run: list[Event],
+    every: Sequence[Event],
+    step: OracleStep,
+    at_end: Sequence[int],
+    launches_known: bool,
+    *,
+    with_waits: bool = True,
 ) -> OracleStep:
     step.time_ps = step.end_ps - step.start_ps
     near = [event for event in every if event.end_ps >= step.start_ps and event.start_ps <= step.end_ps]
@@ -102,7 +135,8 @@ def _step(
     for event in run:
         if event.what in TRANSFERS:
             _add_transfer(step.transfers[event.transfer], event, near)
-    _add_waits(step, run, every, at_end, launches_known)
+    if with_waits:
+        _add_waits(step, run, every, at_end, launches_known)
     return step
 
 

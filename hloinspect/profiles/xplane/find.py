@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.content import NSYS_SUFFIXES
 
 SUFFIXES = (".xplane.pb", ".xplane.pb.gz")
 EXPECTED = "expected a profile with plugins/profile/<run>/<host>.xplane.pb, found none"
@@ -64,7 +65,7 @@ def newest_run(folders: Folders, top: str) -> tuple[str, ...]:
 
 def host_of(path: Path) -> str:
     """Return the host of a trace from its file's name, which may contain dots (``10.0.0.1_6003.xplane.pb``)."""
-    for suffix in reversed(SUFFIXES):
+    for suffix in (*reversed(SUFFIXES), *NSYS_SUFFIXES):
         if path.name.endswith(suffix):
             return path.name.removesuffix(suffix)
     return path.name

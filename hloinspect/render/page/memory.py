@@ -104,9 +104,4 @@ def _others(side: Side) -> list[tuple[str, ...]]:
         size = f"{bytes_text(event.to_host_bytes)} out, {bytes_text(event.from_host_bytes)} back"
         what = f"{letter}{event.kind.replace('_', ' ')} {event.detail}".rstrip()
         rows.append((what, event.instruction, event.computation, f"\u00d7{event.executions:,}", size))
-    for other_copies in report.trace.other_copies if report.trace else ():
-        size = bytes_text(round(other_copies.bytes / max(1, other_copies.count)))
-        rows.append(
-            (f"{letter}{other_copies.direction} copy of no instruction", "", "", f"{other_copies.count:,} in all", size)
-        )
     return rows

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hloinspect.render.page import memory, sections
+from hloinspect.render.page import copies, instructions, memory, sections, step_programs
 from hloinspect.render.page.elements import element, sentence, text
 from hloinspect.render.page.island import island
 from hloinspect.render.page.sides import Side
@@ -63,9 +63,12 @@ def _body(sides: Sequence[Side], difference: Difference | None) -> str:
         _timeline(sides),
         sections.findings(sides),
         _tables(sides),
+        step_programs.step_programs(sides),
         memory.memory(sides),
         memory.requested(sides),
         memory.others(sides),
+        instructions.instructions(sides),
+        copies.copies(sides),
         sections.devices(sides),
         sections.trust(sides),
     ]
@@ -88,6 +91,7 @@ _PLACES = (
     ("waits", "Waits"),
     ("memory", "Memory"),
     ("requested", "Requested"),
+    ("instructions", "Instructions"),
     ("devices", "Devices"),
     ("trust", "Trust"),
 )

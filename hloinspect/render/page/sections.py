@@ -10,6 +10,7 @@ from hloinspect.render.page.elements import element, preformatted, prose, senten
 from hloinspect.render.page.sides import Side
 from hloinspect.render.page.words import MOODS, Figure, compared, kind_text, summary_figures, verdict_of
 from hloinspect.report.schema import FindingInfo, ProgramInfo, Report
+from hloinspect.report.unexplained import unexplained_text
 from hloinspect.units import time_text
 
 if TYPE_CHECKING:
@@ -40,9 +41,15 @@ def _card(side: Side, name: str) -> str:
     parts = []
     if side.label:
         parts.append(f'<h3 class="side"><b class="letter">{text(side.label)}</b> {text(name)}</h3>')
+    if unexplained := unexplained_text(report):
+        parts.append(f'<p class="kind"><b>{sentence(unexplained)}</b></p>')
     mood = element("span", MOODS[verdict.mood], class_=f"mood {verdict.mood}")
     parts.append(f'<p class="verdict">{mood} {text(verdict.sentence)}</p>')
     parts.append(f'<p class="kind">{text(" ".join(part for part in (verdict.detail, kind_text(report)) if part))}</p>')
+    parts += [f'<p class="kind">{sentence(said)}</p>' for said in report.first_texts]
+    if report.compared is not None and report.compared.differences:
+        items = "".join(f"<li>{sentence(one)}</li>" for one in report.compared.differences)
+        parts.append(f'<ul class="changes">{items}</ul>')
     figures = "".join(map(_figure, summary_figures(report)))
     parts.append(f'<dl class="figures">{figures}</dl>')
     if rows := compared(report):

@@ -47,7 +47,9 @@ def kind_text(report: Report) -> str:
         what = f"{len(report.devices)} x {printable(trace.device_type) or 'device'}"
         hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
         text = f"Measured: read from a profile of {what}{hosts}."
-        return f"{text} Predicted beside it for {_target(report)}." if report.step.predicted and target else text
+        inferred = ", the target of that device" if target and target.source == "profile" else ""
+        beside = f" Predicted beside it for {_target(report)}{inferred}." if report.step.predicted and target else ""
+        return f"{text}{beside}"
     if target is None:
         return "Neither predicted nor measured: no target was given."
     if report.step.predicted is None:
@@ -191,6 +193,10 @@ def compared(report: Report) -> list[tuple[str, str, str]]:
     predicted, measured = report.step.predicted, report.step.measured
     if predicted is None or measured is None:
         return []
+    programs = report.trace.step_programs if report.trace else ()
+    if programs:  # predicted is one of them, and of that only the time is measured by itself
+        own = ((one.name, time_text(predicted.time_ms), time_text(one.time_ms)) for one in programs if one.is_module)
+        return list(own)
     rows = [
         ("step", predicted.time_ms, measured.time_ms),
         ("compute", predicted.compute_ms, measured.compute_ms),

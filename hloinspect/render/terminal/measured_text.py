@@ -9,11 +9,14 @@ import click
 
 from hloinspect.errors import printable
 from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.render.terminal.copies_text import copies_text
+from hloinspect.render.terminal.instructions_text import instruction_lines
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
 from hloinspect.render.terminal.report_text import (
     LEFT,
     TRANSFERS,
     findings_text,
+    judged_lines,
     share,
     tensor_text,
     verdict_text,
@@ -22,6 +25,7 @@ from hloinspect.render.terminal.report_text import (
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
 from hloinspect.render.terminal.wrap import flow, shown_length, wrapped
 from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
+from hloinspect.report.unexplained import unexplained_text
 from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, listed, time_text
 
@@ -33,6 +37,9 @@ _VARIES, _VARIES_OF_ALL = 1.05, 0.01
 what the transfer takes."""
 
 _SAME = 0.005
+_MANY_OTHERS = 0.1
+"""From this share of the devices' time on, programs besides the step's are shown by class of instruction too."""
+
 _INDENT = len("predicted step ")
 
 _FEWER = (("p90", None), ("devices", None), ("steps", None))
@@ -42,15 +49,24 @@ _DEVICES = Layout((("device", 12), *_FEWER))
 
 def to_text(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
-    lines = [*_head(report, width), "", *_step(report, width), *([""] if picture else []), *picture]
+    lines = [
+        *_head(report, width),
+        "",
+        *_step(report, width),
+        *([""] if picture else []),
+        *picture,
+    ]
     if report.transfers:
         lines += ["", *_table(report, width, show_all)]
+    lines += _other_tables(report, width, show_all)
     for part in (
         _reasons(report, width),
+        instruction_lines(report, width, show_all),
         _hosts(report, width, show_all),
         _devices(report, width, show_all),
         _aside(report, width, show_all),
         _other(report, width),
+        copies_text(report, width),
         findings_text(report, width, show_all)[1:],
         _notes(report, width),
     ):
@@ -58,26 +74,24 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
     return "\n".join(lines)
 
 
+def _unexplained(report: Report, width: int) -> list[str]:
+    """Return what the model does not explain, the first that is said of the figures."""
+    text = unexplained_text(report)
+    return [click.style(line, fg="red") for line in wrapped(printable(text), width, 0, 3)] if text else []
+
+
 def _head(report: Report, width: int) -> list[str]:
     trace, module = report.trace, report.module
     parts = [click.style(printable(module.name) or "no program", bold=True)]
     if trace is None:
-        return parts
+        return [*_unexplained(report, width), *parts]
     hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
     what = printable(trace.device_type) or "devices"
     parts.append(f"measured on {len(report.devices)} x {what}{hosts}" if report.devices else "no device was measured")
     if report.program.jax:
         parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
-    lines = flow(parts, "   ", width, _INDENT)
-    if trace.expected is not None:
-        word = {"same": "the program of", "same transfers": "the transfers, in another schedule, of"}
-        text = word.get(trace.expected.status, "NOT the program of")
-        color = "green" if trace.expected.status == "same" else "yellow" if text.startswith("the") else "red"
-        lines.append(click.style(f"this is {text} {printable(trace.expected.path)}", fg=color))
-        for difference in trace.expected.differences:
-            lines += wrapped(f"- {printable(difference)}", width, 2, 4)
-    return lines
+    return [*judged_lines(report, width), *_unexplained(report, width), *flow(parts, "   ", width, _INDENT)]
 
 
 def _step(report: Report, width: int) -> list[str]:
@@ -86,6 +100,8 @@ def _step(report: Report, width: int) -> list[str]:
         return [click.style("no step was measured", fg="magenta") + ": see 'not known' below"]
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
+    if step.stall_ms <= 0 and any(unknown.affects == "transfers" for unknown in report.unknown):
+        color, stall = "magenta", "waiting for the host: not known"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
     fits = shown_length(time) + 1 + len(spread) <= width
     parts = [*([f"{time} {spread}"] if fits else [time, spread]), f"compute {time_text(step.compute_ms)}"]
@@ -107,10 +123,15 @@ def _step(report: Report, width: int) -> list[str]:
             f"up to {time_text(waits.max)}"
         )
         lines += wrapped(text, width, 2, 4)
+    programs = report.trace.step_programs if report.trace else ()
+    if programs:
+        lines += wrapped(programs_text(report), width, 2, 4)
     if report.step.predicted is not None and report.target is not None:
         found = report.step.predicted
+        inferred = " (target from the profile's device name)" if report.target.source == "profile" else ""
+        what = f"{printable(report.module.name)} alone" if programs else "step"
         text = (
-            f"predicted for {printable(report.target.name)}: step {time_text(found.time_ms)}, compute "
+            f"predicted for {printable(report.target.name)}{inferred}: {what} {time_text(found.time_ms)}, compute "
             f"{time_text(found.compute_ms)}, waiting {time_text(found.stall_ms)}"
         )
         lines += wrapped(text, width, 2, 4)
@@ -130,6 +151,23 @@ def _step(report: Report, width: int) -> list[str]:
     return lines
 
 
+def programs_text(report: Report) -> str:
+    """Return what the step consists of, where it is several programs."""
+    trace, step = report.trace, report.step.measured
+    assert trace is not None
+    assert step is not None
+    parts = [
+        f"{printable(one.name) or f'program {one.program_id}'}{f' x{one.runs:.3g}' if one.runs != 1 else ''} "
+        f"{time_text(one.time_ms)} = {share(one.time_ms, step.time_ms)}"
+        for one in trace.step_programs
+    ]
+    between = trace.between_programs_ms or 0.0
+    return (
+        f"the step is {len(parts)} programs: {', '.join(parts)}, between them {time_text(between)} = "
+        f"{share(between, step.time_ms)}"
+    )
+
+
 def _range(step: MeasuredStep) -> str:
     seen = (
         f"{step.steps_analyzed:,} of {step.steps_seen:,} steps"
@@ -142,27 +180,44 @@ def _range(step: MeasuredStep) -> str:
 # ---- transfers
 
 _TENSOR = 1
+_BESIDE = Layout((("GB/s", None), *TRANSFERS.narrowing))
+"""A table with the prediction beside the measurement: the first that it does without is the rate."""
 
 
 def _table(report: Report, width: int, show_all: bool) -> list[str]:
     both = report.step.predicted is not None
-    shown = report.transfers if show_all or len(report.transfers) <= SHOWN_ROWS else _most_telling(report.transfers)
+    model = "; model: the predicted wait" if both else ""
+    caption = f" times measured, waits those of a step{model}:"
+    lines = [*wrapped(caption, width, 0, 3), *_rows(report.transfers, both, width, show_all)]
+    return lines
+
+
+def _other_tables(report: Report, width: int, show_all: bool) -> list[str]:
+    """Return the transfers of the step's other programs."""
+    lines: list[str] = []
+    for program in report.trace.step_programs if report.trace else ():
+        if program.transfers:
+            caption = f" transfers of {printable(program.name)}, another program of the step, by ids of its own:"
+            lines += ["", *wrapped(caption, width, 0, 3), *_rows(program.transfers, False, width, show_all)]
+    return lines
+
+
+def _rows(transfers: tuple[TransferInfo, ...], both: bool, width: int, show_all: bool) -> list[str]:
+    shown = transfers if show_all or len(transfers) <= SHOWN_ROWS else _most_telling(transfers)
     is_window = any(t.measured and t.measured.is_window for t in shown)
     varies = any(t.measured and _varies(t.measured) for t in shown)
     header = ["transfer", "tensor", "each", "runs", "window" if is_window else "takes", "covered", "waits"]
     header += ["p90"] if varies else []
-    header += ["model", "ratio"] if both else ["GB/s"]
-    header += ["verdict", "where"]
+    header += ["model", "ratio"] if both else []
+    header += ["GB/s", "verdict", "where"]
     rows = [_row(transfer, both, varies) for transfer in shown]
     for row in rows:
         row[_TENSOR] = cut(row[_TENSOR], 30)
-    model = "; model: the predicted wait" if both else ""
-    caption = f" times measured, waits those of a step{model}:"
-    lines = [*wrapped(caption, width, 0, 3), *table(columns_named(header, LEFT), rows, width, TRANSFERS)]
+    lines = table(columns_named(header, LEFT), rows, width, _BESIDE if both else TRANSFERS)
     if any(transfer.robust is False for transfer in shown):
         lines.append(" ? the profiler dropped events: the verdict may be wrong")
-    if len(shown) < len(report.transfers):
-        text = f"the {len(shown)} that wait the longest, of {len(report.transfers)}; --all shows them all"
+    if len(shown) < len(transfers):
+        text = f"the {len(shown)} that wait the longest, of {len(transfers)}; --all shows them all"
         lines += wrapped(text, width, 1, 3)
     return lines
 
@@ -189,9 +244,8 @@ def _row(transfer: TransferInfo, both: bool, varies: bool) -> list[str]:
     if both:
         ratio = found.wait_ratio if found else None
         row += ["" if predicted is None else time_text(predicted.wait_ms), "" if ratio is None else f"{ratio:.2f}"]
-    else:
-        rate = (found.gbps or found.gbps_alone) if found else None
-        row.append("" if rate is None else f"{rate:.3g}")
+    rate = (found.gbps or found.gbps_alone) if found else None
+    row.append("" if rate is None else f"{rate:.3g}")
     return [*row, verdict_text(transfer, "?" if transfer.robust is False else ""), where_text(transfer)]
 
 
@@ -309,24 +363,28 @@ def _aside(report: Report, width: int, show_all: bool) -> list[str]:
 
 
 def _other(report: Report, width: int) -> list[str]:
-    """Return programs besides the step's, and copies that are no offload."""
+    """Return programs besides the step's, and the device's own work where there is no step."""
     trace = report.trace
     if trace is None:
         return []
     lines: list[str] = []
-    others = [program for program in trace.programs if not program.is_step]
+    of_step = {program.program_id for program in trace.step_programs}
+    others = [one for one in trace.programs if not one.is_step and one.program_id not in of_step]
     total = sum(program.device_ms for program in trace.programs)
     if others and total:
         spent = sum(program.device_ms for program in others)
         names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
-    for copies in trace.other_copies:
-        lines.append(
-            f"other copies: {copies.count:,} {copies.direction} copies of {bytes_text(copies.bytes)} in all "
-            f"({time_text(copies.device_ms)}), by device_put, callbacks or input"
-        )
+        if spent > _MANY_OTHERS * total and trace.classes_ms:
+            every = sum(trace.classes_ms.values())
+            parts = [f"{kind} {share(time, every)}" for kind, time in trace.classes_ms.items()]
+            lines.append(f"all programs by class of instruction: {listed(parts, 6)}")
+    if report.step.measured is None and trace.work_events:
+        time = time_text(trace.work_ms or 0.0)
+        lines.append(f"kernels, memsets and copies within device memory: {trace.work_events:,}, {time}")
     return [cut(line, width) for line in lines]
 
 
 def _notes(report: Report, width: int) -> list[str]:
-    return [*unknown_lines(report.unknown, width), *limit_lines(report.limits, width)]
+    limits = (limit for limit in report.limits if limit != unexplained_text(report))  # it stands above
+    return [*unknown_lines(report.unknown, width), *limit_lines(limits, width)]

@@ -21,6 +21,10 @@ from hloinspect.thresholds import SHOWN_FINDINGS, SHOWN_NAMES, SHOWN_REASONS, SH
 from hloinspect.units import bytes_text, bytes_texts, listed, time_text
 
 COLORS = {HIDDEN: "green", PARTIAL: "yellow", EXPOSED: "red", SYNCHRONOUS: "red", UNKNOWN: "magenta"}
+_COMPARED_COLORS = {"same": "green", "different": "red"}
+SHOWN_DIFFERENCES = 6
+"""Differences between two modules that are named; the JSON has all."""
+
 _INDENT = len("predicted step ")
 _MARGIN = len(" memory    ")
 
@@ -29,6 +33,7 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
     """Return the report in at most ``width`` columns; ``picture`` are rows that stand above the table (minimap.py)."""
     named = frozenset(n for finding in _shown_findings(report, show_all) for n in finding.transfers)
     lines = [
+        *judged_lines(report, width),
         *_head(report, width),
         *blocking_lines(report, width),
         "",
@@ -53,6 +58,19 @@ def to_text(report: Report, width: int = 100, show_all: bool = False, picture: S
 def to_audit(report: Report, width: int = 100, show_all: bool = False, picture: Sequence[str] = ()) -> str:
     """Return the same with the whole audit (docs/audit.md) below."""
     return "\n".join([to_text(report, width, show_all, picture), *audit_text(report, width, show_all)])
+
+
+def judged_lines(report: Report, width: int) -> list[str]:
+    """Return the first lines: which module was judged, and how far it is the one that ran or that was expected."""
+    lines: list[str] = []
+    compared = report.compared
+    for text in report.first_texts:
+        is_compared = compared is not None and text == compared.text
+        color = _COMPARED_COLORS.get(compared.status, "yellow") if compared is not None and is_compared else None
+        lines += [click.style(line, fg=color) for line in wrapped(printable(text), width, 0, 3)]
+        for difference in compared.differences[:SHOWN_DIFFERENCES] if compared is not None and is_compared else ():
+            lines += wrapped(f"- {printable(difference)}", width, 2, 4)
+    return lines
 
 
 def _head(report: Report, width: int) -> list[str]:

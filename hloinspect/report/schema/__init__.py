@@ -10,6 +10,14 @@ from hloinspect.memory.records import LiveValue, Peak, Release
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, SourceInfo, Unknown
 from hloinspect.report.schema.audit import AuditEntry, AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import (
+    ClassTimes,
+    DeviceSkew,
+    InstructionsInfo,
+    InstructionTime,
+    PredictedTime,
+)
+from hloinspect.report.schema.judged import DifferenceCounts, ExpectedInfo, ExplainedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import (
     AutotuneInfo,
@@ -33,7 +41,7 @@ from hloinspect.report.schema.steps import (
     Spread,
     StepInfo,
 )
-from hloinspect.report.schema.trace import ExpectedInfo, HostInfo, OtherCopiesInfo, TracedProgram, TraceInfo
+from hloinspect.report.schema.trace import HostInfo, OtherCopiesInfo, StepProgramInfo, TracedProgram, TraceInfo
 from hloinspect.report.schema.transfers import MeasuredTransfer, PredictedTransfer, TensorInfo, TransferInfo
 
 __all__ = [
@@ -42,9 +50,13 @@ __all__ = [
     "AuditEntry",
     "AuditInfo",
     "AutotuneInfo",
+    "ClassTimes",
     "DeviceInfo",
+    "DeviceSkew",
+    "DifferenceCounts",
     "DuplexInfo",
     "ExpectedInfo",
+    "ExplainedInfo",
     "Exposed",
     "FindingInfo",
     "HostCopy",
@@ -52,6 +64,9 @@ __all__ = [
     "HostInfo",
     "HostValue",
     "InputInfo",
+    "InstructionTime",
+    "InstructionsInfo",
+    "JudgedInfo",
     "LinkInfo",
     "LiveValue",
     "MeasuredStep",
@@ -61,6 +76,7 @@ __all__ = [
     "OtherCopiesInfo",
     "Peak",
     "PredictedStep",
+    "PredictedTime",
     "PredictedTransfer",
     "ProfileInfo",
     "ProgramInfo",
@@ -73,6 +89,7 @@ __all__ = [
     "SourceInfo",
     "Spread",
     "StepInfo",
+    "StepProgramInfo",
     "TargetInfo",
     "TensorInfo",
     "Thresholds",

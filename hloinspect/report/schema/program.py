@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hloinspect.kinds import InputKind, ModulePlatform
+from hloinspect.kinds import InputKind, ModulePlatform, TargetSource
 
 if TYPE_CHECKING:  # a report on a module does without the code that reads manifests
     from hloinspect.inputs.manifest import Configuration
@@ -149,3 +149,7 @@ class TargetInfo:
 
     link: LinkInfo | None
     """Its host link; null where none is published and none was given."""
+
+    source: TargetSource = "given"
+    """Who named it: the user (``given``), the compilation's manifest or dump (``input``), or the name of the device in
+    a profile (``profile``)."""

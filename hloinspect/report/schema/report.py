@@ -13,6 +13,8 @@ from typing import Final, Literal
 from hloinspect.offload.records import HostCopy, HostEvent, HostValue, Unknown
 from hloinspect.report.schema.audit import AuditInfo
 from hloinspect.report.schema.findings import FindingInfo, RuleLeftOut, RuleNotRun
+from hloinspect.report.schema.instructions import InstructionsInfo
+from hloinspect.report.schema.judged import ExpectedInfo, JudgedInfo
 from hloinspect.report.schema.memory import MemoryInfo
 from hloinspect.report.schema.program import InputInfo, ModuleInfo, ProgramInfo, TargetInfo
 from hloinspect.report.schema.steps import DeviceInfo, StepInfo
@@ -101,6 +103,30 @@ class Report:
 
     audit: AuditInfo | None = None
     """What the program requested of host memory and what became of it; null for a trace."""
+
+    judged: JudgedInfo | None = None
+    """Of a profile or a dump: which module was judged, and what shows that it ran; null for other inputs."""
+
+    against: ExpectedInfo | None = None
+    """How far the module is the one that ran; null without `--against`."""
+
+    instructions: InstructionsInfo | None = None
+    """Measured time by instruction and class; null for a prediction, or where a trace names no instructions."""
+
+    @property
+    def first_texts(self) -> tuple[str, ...]:
+        """Return what comes first of a report: which module was judged, and how far it is the one that ran or that was
+        expected."""
+        compared, judged = self.compared, self.judged
+        found = [compared.text] if compared is not None else []
+        if judged is not None and (compared is None or judged.module_from != "profile"):
+            found.append(judged.text)
+        return tuple(found)
+
+    @property
+    def compared(self) -> ExpectedInfo | None:
+        """Return how far the module is another one that the user named, None where none was."""
+        return self.against or (self.trace.expected if self.trace is not None else None)
 
     def __iter__(self) -> Iterator[TransferInfo | FindingInfo]:
         yield from self.transfers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hloinspect.kinds import ClassifiedBy, Direction, ExpectedStatus
+from hloinspect.kinds import ClassifiedBy, CopyOrigin, Direction, HostMemory, InstructionClass
+from hloinspect.report.schema.judged import ExpectedInfo
 from hloinspect.report.schema.steps import MeasuredStep
+from hloinspect.report.schema.transfers import TransferInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class TracedProgram:
 
 @dataclass(frozen=True, slots=True)
 class OtherCopiesInfo:
-    """Copies between host and device that are no transfer of the step: ``device_put``, ``np.asarray``, callbacks."""
+    """Copies between host and device that are no transfer of the step, of one direction, host memory and origin."""
 
     direction: Direction
     """To the host or from it."""
@@ -47,22 +49,52 @@ class OtherCopiesInfo:
     device_ms: float
     """Device time of all of them."""
 
+    memory: HostMemory = "unstated"
+    """The host's memory, by the profiler: ``pinned``, ``pageable`` (the driver copies it piece by piece through a
+    buffer of its own), ``managed``, or ``unstated``."""
+
+    origin: CopyOrigin = "eager"
+    """What makes them: ``eager`` no instruction (``device_put``, ``np.asarray``, input, checkpoints), ``callback`` an
+    instruction of the step that is no offload (callbacks, the condition of a loop), ``program`` another program."""
+
+    program: str = ""
+    """Name of the other program."""
+
+    gbps: float | None = None
+    """Their rate in GB/s: the median, by bytes, of those that had the link for themselves; null where none had."""
+
+    alone_bytes: int = 0
+    """Bytes of the copies that the rate rests on."""
+
+    shared_ms: float = 0.0
+    """The part of ``device_ms`` in which a transfer of the step in the same direction ran too: they share the link."""
+
+    in_steps_ms: float | None = None
+    """The part of ``device_ms`` that is within steps; null where there are no steps."""
+
 
 @dataclass(frozen=True, slots=True)
-class ExpectedInfo:
-    """Whether the profiled program is the one that was expected (``--expect``)."""
+class StepProgramInfo:
+    """One of several programs that run in every step: means over the steps that count."""
 
-    path: str
-    """What was expected, as it was given."""
+    name: str
+    """Name of its module."""
 
-    status: ExpectedStatus
-    """``same``, ``same transfers`` (in another schedule), or ``different``."""
+    program_id: int
+    """Its number in the trace, on the first host."""
 
-    schedule_hash: str
-    """The schedule's hash of the expected module."""
+    is_module: bool
+    """Whether it is the module of this report, which is predicted, and whose transfers are ``transfers``."""
 
-    differences: tuple[str, ...]
-    """What differs, a line each."""
+    runs: float
+    """How often it runs in a step."""
+
+    time_ms: float
+    """Its part of the step: from the first to the last event of each of its runs."""
+
+    transfers: tuple[TransferInfo, ...] = ()
+    """Host transfers of a program that is not the module of this report, with its own ids: measured, and judged by no
+    rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +154,18 @@ class TraceInfo:
 
     per_host: tuple[HostInfo, ...] = ()
     """The hosts that ran the step's program."""
+
+    classes_ms: dict[InstructionClass, float] = field(default_factory=dict)
+    """Device time of all programs and steps by class of instruction, the longest first (docs/trace.md)."""
+
+    work_events: int | None = None
+    """Number of kernels, memsets and copies within a GPU's memory, of any program; null where they were not counted."""
+
+    work_ms: float | None = None
+    """Device time of these, on all devices."""
+
+    step_programs: tuple[StepProgramInfo, ...] = ()
+    """The programs of the step in their order, where it is more than one (docs/trace.md)."""
+
+    between_programs_ms: float | None = None
+    """The time of such a step in which none of its programs runs; null for a step of one program."""

@@ -364,7 +364,7 @@ def test_without_a_target_the_page_says_what_is_not_known(tmp_path: Path) -> Non
 
 def test_a_trace_shows_what_was_measured_beside_what_was_predicted(corpus: Path) -> None:
     trace = corpus / "traces" / "tpu_v6e_host_offload.xplane.pb"
-    alone = answer_of(trace)
+    alone = answer_of(trace, target="none")
     assert {band["kind"] for band in parse_page(alone.to_html()).data["sides"][0]["bands"]} == {"measured"}
     answer = answer_of(trace, target="v6e", link="50GB/s")
     found = is_whole_and_alone(answer.to_html())

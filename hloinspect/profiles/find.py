@@ -1,0 +1,31 @@
+"""Finding the files of a profile of any known format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hloinspect.errors import InputError
+from hloinspect.profiles.nsys.archive_members import find_archives
+from hloinspect.profiles.nsys.find import find_reports
+from hloinspect.profiles.xplane.find import find_xplanes
+
+
+def find_profiles(path: str | Path) -> tuple[Path, ...]:
+    """Return the profiles of one run, one for each host or rank. Raises InputError where there is none.
+
+    ``path`` is a file, or a directory: of ``jax.profiler`` (``find_xplanes``), with archives of nsys-jax, or with
+    exports or reports of Nsight Systems, whichever there is first.
+    """
+    try:
+        return find_xplanes(path)
+    except InputError:
+        if others := _others(Path(path)):
+            return others
+        raise
+
+
+def _others(path: Path) -> tuple[Path, ...]:
+    try:
+        return (find_archives(path) or find_reports(path)) if path.is_dir() else ()
+    except (OSError, ValueError, InputError):
+        return ()
