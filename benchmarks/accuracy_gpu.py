@@ -61,7 +61,8 @@ EXCHANGE_SIZES = (
 LAUNCH_US = {"h100": 7.0, "b200": 10.0, "gb200": 8.0}
 """Estimates of the launch in XLA's table of collectives. H100: an all-reduce of four takes 18.1 us there at 64 KiB, and
 kernels of small ones take 10 to 13 us in the step below. B200: an all-reduce of two takes 20.5 to 22.6 us, and 9 in
-nccl-tests (NVIDIA/nccl-tests issue 333). GB200: between both, so that small ones of four take 8 us."""
+nccl-tests with symmetric buffers (NVIDIA/nccl-tests issue 333), which XLA's are not. GB200: between both, from no
+measurement."""
 MAIN_KINDS = ("all-gather", "reduce-scatter", "all-reduce")
 OTHER_KINDS = ("all-to-all", "collective-permute")
 FEWEST = 5
