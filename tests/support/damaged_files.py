@@ -278,6 +278,8 @@ def target() -> Kind:
         optional=(
             *("name", "aliases", "device_names", "base", "link", "xla_target_config", "xla_topology_name", "notes"),
             *("collective_efficiency", "multiprocessors", "dtype_efficiency", "stand_in", "devices_per_chip"),
+            "architecture",
+            "fabric",
             *(f"link.{name}" for name in ("host_bytes_per_s", "host_memory_bytes")),
             *(f"link.host_{name}_bytes_per_s" for name in ("d2h", "h2d")),
             *("link.d2h_bytes_per_s", "link.sharers"),  # of the overlay alone
@@ -285,7 +287,7 @@ def target() -> Kind:
             r".*efficiency(\.\w+)?.estimate",
             *("peak_flops.*", "dtype_efficiency.*"),
         ),
-        closed=("platform", "base"),
+        closed=("platform", "base", "architecture", "fabric"),
         has_null=False,
         one_or_many=(rf"{figures}", r".*efficiency(\.\w+)?"),
     )
