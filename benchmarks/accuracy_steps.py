@@ -135,7 +135,7 @@ def stacked_transpose() -> jax.stages.Lowered:
 # --- P1 -------------------------------------------------------------------------------------------
 
 
-LLAMA8B = dense.Shapes(layers=32, batch=16, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
+LLAMA8B = dense.Shapes(layers=32, batch=2, seq=4096, dim=4096, hidden=21504, heads=32, vocab=128256)
 """The depth, width and vocabulary of llama3-8b; one up projection of the same size as its two; two sequences a
 device."""
 
