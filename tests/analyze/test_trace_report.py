@@ -216,6 +216,9 @@ def test_a_graph_in_one_block_leaves_every_verdict_open(slow: Path, tmp_path: Pa
     report = trace(str(path)).report
     assert report.step.measured is None
     assert {(t.verdict, t.measured) for t in report.transfers} == {("unknown", None)}
+    assert {found.code for found in report.findings if found.severity == "warning"} == {"HLO408", "HLO410"}
+    assert all("command_buffer" in found.remedy for found in report.findings if found.code in ("HLO408", "HLO410"))
+    assert "and CUDA graphs with all in them" in done.output
 
 
 def test_copies_of_a_foreign_function_are_no_offload(tmp_path: Path) -> None:

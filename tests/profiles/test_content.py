@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.analyze.trace import trace
 from hloinspect.errors import InputError
 from hloinspect.inputs.classify import is_trace
 from hloinspect.profiles.content import content_of
-from hloinspect.profiles.find import find_profiles
+from hloinspect.profiles.find import find_profiles, left_out
 from hloinspect.profiles.open import open_trace
 from tests.support.cuda_checks import play, trace_of
 from tests.support.nsys_traces import Writing, write_nsys
@@ -176,6 +177,9 @@ def in_folder(folder: Path, export: Path, names: dict[str, float]) -> Path:
         ({"a.nsys-rep": 2, "a.sqlite": 2}, ["a.sqlite"]),
         ({"a.nsys-rep": 3, "a.sqlite": 2}, ["a.nsys-rep"]),
         ({"a.node0.rank1.sqlite": 1, "a.node1.rank0.sqlite": 2}, ["a.node0.rank1.sqlite", "a.node1.rank0.sqlite"]),
+        ({"r_1.sqlite": 1, "r_0.sqlite": 2, "r_2.sqlite": 0}, ["r_0.sqlite", "r_1.sqlite", "r_2.sqlite"]),
+        ({"step_100.sqlite": 1, "step_200.sqlite": 2}, ["step_200.sqlite"]),
+        ({"r_0.sqlite": 1, "r_2.sqlite": 2}, ["r_2.sqlite"]),
     ],
 )
 def test_a_directory_has_the_newest_run_with_its_ranks(
@@ -184,6 +188,27 @@ def test_a_directory_has_the_newest_run_with_its_ranks(
     folder = in_folder(tmp_path / "runs", export, names)
     assert [path.name for path in find_profiles(folder)] == expected
     assert is_trace(str(folder))
+
+
+def test_what_else_a_directory_has_is_said(tmp_path: Path, export: Path) -> None:
+    folder = in_folder(
+        tmp_path / "runs", export, {"a_0.sqlite": 3, "a_1.sqlite": 3, "old.sqlite": 1, "old.nsys-rep": 1}
+    )
+    said = left_out(folder, find_profiles(folder))
+    assert "not read: old.sqlite (read: a_0.sqlite, a_1.sqlite)" in said
+    assert any(said == limit for limit in trace(str(folder)).report.limits)
+    (folder / "old.sqlite").unlink()
+    (folder / "old.nsys-rep").unlink()
+    assert left_out(folder, find_profiles(folder)) == ""
+    assert left_out(folder / "a_0.sqlite", (folder / "a_0.sqlite",)) == ""
+
+
+def test_an_export_beside_a_trace_of_jax_is_said(tmp_path: Path, export: Path) -> None:
+    folder = in_folder(tmp_path / "runs", export, {"a.sqlite": 1})
+    TraceBuilder().write(folder / "host.xplane.pb")
+    found = find_profiles(folder)
+    assert [path.name for path in found] == ["host.xplane.pb"]
+    assert "not read: a.sqlite (read: host.xplane.pb)" in left_out(folder, found)
 
 
 def test_a_database_of_another_kind_of_name_or_content_is_no_run(tmp_path: Path, export: Path) -> None:
