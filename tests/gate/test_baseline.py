@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from hloinspect.analyze import inspect as api
+from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.baseline import Baseline, load_baseline, to_json, update_baseline
 from hloinspect.gate.snapshot import Snapshot, snapshot_of
@@ -69,6 +70,10 @@ def test_transfers_of_a_profile_without_its_module_are_not_lost_but_unknown(tmp_
     assert "UNKNOWN" in found.output
     assert "FAILED" not in found.output
     assert "gone" not in found.output
+    compared = CliRunner().invoke(main, ["diff", *paths, "--target", "h100"])
+    assert compared.exit_code == 3
+    assert "are not compared: B has no module" in " ".join(compared.output.split())
+    assert not any(word in compared.output for word in ("gone ", "bytes.", "time of "))
 
 
 def test_what_is_written_is_read_again_to_the_same_bytes(baseline: Path, snapshot: Snapshot) -> None:

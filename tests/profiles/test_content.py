@@ -138,6 +138,7 @@ def test_a_report_is_exported_by_nsys(tmp_path: Path, report: Path, export: Path
     [
         ("sys.exit('The file was made\\nby a newer version.')", "The file was made by a newer version"),
         ("pass", "wrote no SQLite file"),
+        ("open(target, 'wb').write(bytes(range(256)))", "wrote no SQLite file"),
         ("open(target, 'wb').write(b'SQLite format 3\\0')", "cut off"),
     ],
 )
