@@ -43,14 +43,14 @@ _NO_PROGRAM = Unknown(
     "time",
 )
 _NO_MODULE = Unknown(
-    "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
+    "the trace carries no module of its program, so which transfers it has, and the wait for each, is not known",
     "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
     "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
     "transfers",
 )
 _NO_MODULE_NSYS = Unknown(
-    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
-    "other work",
+    "a profile of Nsight Systems carries no module of its program, so which transfers it has, and the wait for each, "
+    "is not known",
     "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )

@@ -222,6 +222,9 @@ def test_a_rocm_trace_has_kernels_by_class_and_says_that_copies_are_not_known(
     text = unstyle(to_text(report))
     assert "waiting for the host: not known" in text
     assert "transfers alone: not known" in text
+    page = html_page(trace(str(corpus / "traces" / f"{name}.xplane.pb"), target="mi300x"))
+    assert "<b>not known</b>" in page
+    assert not re.search(r"Waiting for the host</dt><dd><b>0 ms", page)
     assert "waits" not in text or re.search(r"GPU:\d.* - +- ", text)
 
 

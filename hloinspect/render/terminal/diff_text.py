@@ -5,30 +5,29 @@ from __future__ import annotations
 import click
 
 from hloinspect.gate.difference import Difference
-from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text, snapshot_title
-from hloinspect.gate.snapshot import MEASURED
+from hloinspect.gate.explain import (
+    amount_text,
+    changed_metrics,
+    explanation,
+    not_compared,
+    percent_text,
+    snapshot_title,
+    without_module,
+)
 from hloinspect.render.terminal.table import NARROW, Column, table
 from hloinspect.render.terminal.wrap import wrapped
 
 _COLORS = {"gone": "red", "new": "yellow", "changed": "cyan"}
-_OF_MODULES = ("bytes.", "count", "time of ")
-"""Beginnings of metrics that are known from a module only."""
-
 _COLUMNS = (Column(is_left=True), Column("A"), Column("B"), Column())
 
 
 def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
     """Return what differs, the figures first."""
     lines = [f"A  {snapshot_title(found.before)}", f"B  {snapshot_title(found.after)}"]
-    bare = [
-        side
-        for side, one in (("A", found.before), ("B", found.after))
-        if one.kind == MEASURED and not one.made.fingerprint
-    ]
+    bare = without_module(found)
     rows = [
         (c.metric, amount_text(c.before, c.unit), amount_text(c.after, c.unit), percent_text(c))
         for c in changed_metrics(found)
-        if not bare or not c.metric.startswith(_OF_MODULES)
     ]
     if rows:
         lines += ["", *table(_COLUMNS, rows, width, NARROW)]
@@ -36,8 +35,7 @@ def to_text(found: Difference, width: int = 100, show_all: bool = False) -> str:
     if changes:
         lines.append("")
     if bare:
-        text = f"transfers, findings and classes are not compared: {' and '.join(bare)} has no module"
-        lines += ["", *wrapped(text.replace("A and B has", "A and B have"), width, 0, 3)]
+        lines += ["", *wrapped(not_compared(bare), width, 0, 3)]
     for line in changes:
         part = wrapped(line, width, 0, 9)
         word = line.partition(" ")[0]
