@@ -288,15 +288,24 @@ def _of_program(
     files: Sequence[MeasuredFile], program: int | None
 ) -> tuple[tuple[MeasuredFile, ...], tuple[MeasuredFile, ...]]:
     """Return the traces of that program, and those of others. Each host numbers its programs for itself: one of the
-    same name with as many transfers counts too."""
-    kinds = {(seen.name, seen.transfers) for file in files for seen in file.programs if seen.program == program}
+    same name with as many transfers counts too, and one of the same number and another name does not."""
+    main = max((file for file in files if file.program == program), key=lambda file: len(file.devices), default=None)
+    kinds = _kinds(main) if main is not None else set()
+    names = {name for name, _ in kinds if name}
 
     def is_own(file: MeasuredFile) -> bool:
-        chosen = {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
-        return file.program is not None and (file.program == program or bool(chosen & kinds))
+        chosen = _kinds(file)
+        own = {name for name, _ in chosen if name}
+        is_named_so = not names or not own or bool(own & names)
+        return file.program is not None and ((file.program == program and is_named_so) or bool(chosen & kinds))
 
     others = (file for file in files if file.program is not None and not is_own(file))
     return tuple(file for file in files if is_own(file)), tuple(others)
+
+
+def _kinds(file: MeasuredFile) -> set[tuple[str, int | None]]:
+    """Return the name of the program that a trace was measured for, and the number of its transfers."""
+    return {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
 
 
 def _gaps(files: Sequence[MeasuredFile]) -> list[Unknown]:

@@ -87,8 +87,8 @@ def with_given_modules(space: XSpace, sources: Sequence[str], *, look_beside: bo
     """Return the profile with the modules of its programs that it lacks, as far as ``sources`` have them.
 
     Without sources a dump beside a profile that carries no module is taken (``look_beside``): in its directory, or in a
-    directory there that is called ``dump`` or the like. Notes say what was taken, and what was named and is not used. Raises InputError
-    where a named file is no module.
+    directory there that is called ``dump`` or the like. Notes say what was taken, and what was named and is not used.
+    Raises InputError where a named file is no module.
     """
     places = [Path(source) for source in sources] or (_beside(Path(space.path)) if look_beside else [])
     known = embedded_modules(space)

@@ -24,5 +24,9 @@ def graphs_unseen(report: Report) -> bool:
 
 
 def waits_unseen(report: Report, step: MeasuredStep) -> bool:
-    """Return whether waits of zero say nothing, since the report does not know all transfers."""
-    return step.stall_ms <= 0 and any(unknown.affects == "transfers" for unknown in report.unknown)
+    """Return whether waits of zero say nothing, since the report does not know all transfers, or the profile has no
+    events of some."""
+    if step.stall_ms > 0:
+        return False
+    unknown = any(unknown.affects == "transfers" for unknown in report.unknown)
+    return unknown or any(transfer.measured is None for transfer in report.transfers)

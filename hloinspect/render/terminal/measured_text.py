@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable
-from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.render.terminal.copies_text import copies_text
 from hloinspect.render.terminal.instructions_text import instruction_lines
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
@@ -115,7 +115,7 @@ def _step(report: Report, width: int) -> list[str]:
     alone = f"transfers alone {time_text(step.exposed_ms.total)} (d2h {time_text(step.exposed_ms.d2h)}, "
     alone += f"h2d {time_text(step.exposed_ms.h2d)})"
     rest = [alone, f"idle {time_text(step.idle_ms)}"]
-    if copies_unseen(report):
+    if copies_unseen(report) or (report.transfers and all(one.measured is None for one in report.transfers)):
         rest = ["transfers alone: not known", f"idle, or copying to or from the host, {time_text(step.idle_ms)}"]
     if step.host_bound_ms > 0:
         rest.append(f"the host was late for {time_text(step.host_bound_ms)}")
@@ -270,6 +270,10 @@ def _reasons(report: Report, width: int) -> list[str]:
     lines: list[str] = []
     for transfer in waiting[:SHOWN_REASONS]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {printable(transfer.reason)}."
+        lines += wrapped(text, width, 1, 3)
+    if unseen := [t for t in report.transfers if t.verdict == UNKNOWN and t.reason]:
+        first = f"such as {unseen[0].direction} {unseen[0].id}: {printable(unseen[0].reason)}"
+        text = f"{len(unseen):,} of {len(report.transfers):,} are unknown, {first}."
         lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
     if rest and waiting:
