@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.analyze.inspect import inspect
 from hloinspect.analyze.trace import trace
 from hloinspect.errors import InputError
 from hloinspect.inputs.classify import is_trace
@@ -19,7 +20,7 @@ from hloinspect.profiles.content import content_of
 from hloinspect.profiles.find import find_profiles, left_out
 from hloinspect.profiles.open import open_trace
 from tests.support.cuda_checks import play, trace_of
-from tests.support.nsys_traces import Writing, write_nsys
+from tests.support.nsys_traces import Writing, write_dump, write_nsys
 from tests.support.xspace_builder import TraceBuilder
 
 REPORT = b"NVIDIA Tegra Profiler Report 2025@6@1@190-256136895201v0.\n"
@@ -225,3 +226,11 @@ def test_a_dump_with_a_profile_in_it_is_a_dump(tmp_path: Path, export: Path) -> 
     (folder / "module_0001.jit_f.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule jit_f")
     assert not is_trace(str(folder))
     assert [path.name for path in find_profiles(folder)] == ["a.sqlite"]
+
+
+def test_of_a_dump_with_profiles_the_dump_is_judged_and_the_profiles_are_named(tmp_path: Path, export: Path) -> None:
+    folder = write_dump(trace_of(play("optimizer", 1), "optimizer"), tmp_path / "dump")
+    assert not any("profiles" in limit for limit in inspect(str(folder), target="h100").report.limits)
+    in_folder(folder, export, {"a.sqlite": 1})
+    limits = inspect(str(folder), target="h100").report.limits
+    assert "the dump's directory has profiles, which only `hloinspect trace` reads: a.sqlite" in limits

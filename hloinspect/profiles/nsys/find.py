@@ -46,7 +46,7 @@ def find_reports(folder: Path) -> tuple[Path, ...]:
     return tuple(sorted(runs[newest], key=lambda path: _natural(path.name)))
 
 
-def other_reports(folder: Path, chosen: Collection[Path]) -> tuple[str, ...]:
+def other_reports(folder: Path, chosen: Collection[Path] = ()) -> tuple[str, ...]:
     """Return the names of the exports and reports in a directory that are none of ``chosen``, sorted, each export with
     its report once. Raises OSError."""
     stems = {_stem(path.name) for path in chosen if path.name.endswith(NSYS_SUFFIXES)}
