@@ -205,7 +205,7 @@ def exchange_rows() -> list[Row]:
         collective = Collective(item.opcode, item.bytes, item.size, item.near)
 
         def time(case: Scenario, target: Target = target, collective: Collective = collective) -> float:
-            return collective.time_ps(target, case.collective_efficiency) / 1e9
+            return collective.time_ps(target, case.collective_efficiency, case.figures) / 1e9
 
         where = f"{item.size} GPUs" + (f" in domains of {item.near}" if item.near < item.size else "")
         what = f"{item.target}, {item.opcode} of {item.bytes >> 30} GiB, {where}"

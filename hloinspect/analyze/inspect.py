@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from hloinspect.rules.choice import Choice
 
 LIMIT_MODEL = (
-    "prediction is a model with a range: the GPU model has not been compared with a GPU yet (docs/accuracy.md)"
+    "prediction is a model with a range: products and collectives were compared with GPUs, host copies inside a GPU "
+    "program have no public measurement (docs/accuracy.md)"
 )
 LIMIT_TPU = (
     "of the TPU model only queueing and links have been compared with a trace, compute has not (docs/accuracy.md)"

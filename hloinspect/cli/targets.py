@@ -114,7 +114,16 @@ def _rows(target: Target) -> Iterator[_Row]:
     yield _range("products reach", target.matmul_efficiency)
     for dtype, efficiency in target.dtype_efficiency.items():
         yield _range(f"{dtype} products reach", efficiency)
+    for family, products in target.products.items():
+        yield _figure(f"{family} products, start", products.start_us, 1.0, "us")
+        yield _figure(f"{family}, tiles at work", products.gain, 0.01, "%")
+        yield _figure(f"{family}, results written", products.output, 0.01, "%")
+    if target.sustained is not None:
+        yield _range("of a short run's clock", target.sustained)
     yield _range("collectives reach", target.collective_efficiency)
+    for kind, exchange in target.exchanges.items():
+        yield _figure(f"{kind}, start", exchange.latency_us, 1.0, "us")
+        yield _figure(f"{kind}, rate", exchange.rate, 0.01, "%")
     yield _figure("HBM", target.hbm_bytes, 1e9, "GB")
     yield _figure("HBM bandwidth", target.hbm_bytes_per_s, 1e9, "GB/s")
     yield _range("bandwidth reached", target.memory_efficiency)

@@ -14,6 +14,7 @@ from hloinspect.kinds import Platform
 _LEAST_US = 1e-6
 _MOST_US = 1e9
 _LEAST_SHARE = 1e-3
+_MOST_GAIN = 10.0
 
 
 class Between(Rule):
@@ -91,6 +92,22 @@ Dtype = Literal[
 finds its peak."""
 
 
+Architecture = Literal["hopper", "blackwell"]
+"""GPUs that have figures in common: the files of ``architectures``."""
+
+Fabric = Literal["nvlink4", "nvlink5", "nvl72"]
+"""Interconnects that have figures in common: the files of ``fabrics``."""
+
+Kind = Literal["all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute"]
+"""Kinds of collectives."""
+
+Tile = Literal["256x256", "256x128", "128x128", "128x64", "64x64"]
+"""Tiles of matrix products. They may lie either way."""
+
+Family = Literal["bf16", "f32", "f8"]
+"""Families of types whose products are alike."""
+
+
 class OneOrEach(Rule):
     """Either one figure for both directions, or a table with one for each."""
 
@@ -143,6 +160,31 @@ class LevelTable(TypedDict):
     latency_us: TimeUs
 
 
+class ProductsTable(TypedDict):
+    """``[products.<family>]``: what matrix products of a family of types cost."""
+
+    start_us: Annotated[float | SpreadTable, Between(_LEAST_US, _MOST_US)]
+    gain: Annotated[float | SpreadTable, Between(_LEAST_SHARE, _MOST_GAIN)]
+    output: Annotated[float | FigureTable, Between(_LEAST_SHARE, _MOST_GAIN)]
+    split_depth: Positive
+    tiles: dict[Tile, Annotated[float, Between(_LEAST_SHARE, 1.0)]]
+
+
+class ExchangeTable(TypedDict):
+    """``[exchanges.<kind>]``: what a kind of collective takes inside one domain."""
+
+    latency_us: TimeUs
+    member_us: Annotated[float, Between(0.0, _MOST_US)]
+    rate: Share
+    few: Annotated[float, Between(0.0, 0.99)]
+    ramp_us: Annotated[float, Between(0.0, _MOST_US)]
+    ramp_bytes: Annotated[float, Between(1.0, MOST_RATE)]
+    low: Annotated[float, Between(_LEAST_SHARE, 1.0)]
+    high: Annotated[float, Between(1.0, _MOST_GAIN)]
+    switch_members: NotRequired[Positive]
+    switch_rate: NotRequired[Annotated[float, Between(_LEAST_SHARE, 1.0)]]
+
+
 class TargetDocument(TypedDict):
     """A whole target file."""
 
@@ -169,3 +211,8 @@ class TargetDocument(TypedDict):
     dtype_efficiency: NotRequired[dict[Dtype, Roughly]]
     stand_in: NotRequired[Line]
     devices_per_chip: NotRequired[Positive]
+    architecture: NotRequired[Architecture]
+    products: NotRequired[dict[Family, ProductsTable]]
+    sustained: NotRequired[Roughly]
+    fabric: NotRequired[Fabric]
+    exchanges: NotRequired[dict[Kind, ExchangeTable]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from hloinspect.decoding import Fault, decode, parse_toml, read_text, shown
 from hloinspect.errors import TargetError, printable
+from hloinspect.hardware.architecture import exchanges_of, products_of, sustained_of
 from hloinspect.hardware.devices import Declared, target_named
 from hloinspect.hardware.target import Figure, HostLink, Level, Range, Target
 
@@ -221,6 +222,8 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
         return _range(given, file)
 
     link, collective = document.get("link"), document.get("collective_efficiency")
+    sustained = sustained_of(document)
+    origin = _canonical(document["base"]) if "base" in document else name
     return Target(
         name=name,
         title=document["title"],
@@ -242,6 +245,9 @@ def _target(document: TargetDocument, name: str, file: str) -> Target:
         dtype_efficiency={dtype: share(given) for dtype, given in document.get("dtype_efficiency", {}).items()},
         stand_in=document.get("stand_in"),
         devices_per_chip=document.get("devices_per_chip", 1),
+        products=products_of(document, origin, figure),
+        exchanges=exchanges_of(document, origin, figure),
+        sustained=None if sustained is None else share(sustained),
         aliases=tuple(document.get("aliases", ())),
         device_names=tuple(document.get("device_names", ())),
     )

@@ -86,14 +86,15 @@ def given_modules(space: XSpace) -> Mapping[int, GivenModule]:
 def with_given_modules(space: XSpace, sources: Sequence[str], *, look_beside: bool = True) -> XSpace:
     """Return the profile with the modules of its programs that it lacks, as far as ``sources`` have them.
 
-    Without sources a dump beside the profile is taken (``look_beside``): in its directory, or in a directory there that
-    is called ``dump`` or the like. Notes say what was taken, and what was named and is not used. Raises InputError
-    where a named file is no module.
+    Without sources a dump beside a profile that carries no module is taken (``look_beside``): in its directory, or in a
+    directory there that is called ``dump`` or the like. Notes say what was taken, and what was named and is not used.
+    Raises InputError where a named file is no module.
     """
     places = [Path(source) for source in sources] or (_beside(Path(space.path)) if look_beside else [])
-    if not places:
-        return space
     known = embedded_modules(space)
+    # A profile either carries modules or it does not. To see which programs ran, all its events would have to be read.
+    if not places or (known and not sources):
+        return space
     lacking = [program for program in _programs(space) if program.number not in known]
     if not lacking:
         said = "the profile carries the modules of its programs: --hlo is not used"

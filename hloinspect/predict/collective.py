@@ -8,8 +8,9 @@ slowest link for all bytes would be too high, and transfers would seem hidden be
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from hloinspect.hardware.target import Target
+from hloinspect.hardware.target import Side, Target
 from hloinspect.hlo.model import Computation, Instruction, Module, ReplicaGroups
 from hloinspect.hlo.shape import Shape
 
@@ -35,10 +36,11 @@ class Collective:
     size: int
     near: int
 
-    def time_ps(self, target: Target, efficiency: float = 1.0) -> float:
-        """Return the time in picoseconds on a target whose links reach the share ``efficiency`` of their rate.
+    def time_ps(self, target: Target, efficiency: float = 1.0, side: Side = "value") -> float:
+        """Return the time in picoseconds on a target. It is 0 in a group of one.
 
-        It is 0 in a group of one.
+        Links reach the share ``efficiency`` of their rate. Inside a domain the target's own figures of this kind count
+        instead, where it has some; ``side`` chooses their shortest time (``high``) or their longest (``low``).
         """
         if self.size <= 1:
             return 0.0
@@ -46,17 +48,26 @@ class Collective:
         passes = 2.0 if self.opcode == "all-reduce" else 1.0
         moved = self.bytes if self.opcode == "collective-permute" else self.bytes * (self.size - 1) / self.size
         domain, network = _levels(target)
-        inside_s = passes * moved / domain[0] if self.near > 1 or outside == 0 else 0.0
-        across_s = 0.0
-        if outside:
-            if self.opcode in ("all-gather", "reduce-scatter", "all-reduce"):
-                crossing = self.bytes * outside / self.size / self.near  # each member's card carries its share
-            elif self.opcode == "collective-permute":
-                crossing = float(self.bytes)
-            else:
-                crossing = self.bytes * outside / self.size
-            across_s = passes * crossing / network[0]
-        return (max(inside_s, across_s) / efficiency + (network[1] if outside else domain[1])) * 1e12
+        within = self.near > 1 or outside == 0
+        across_s = passes * self._crossing(outside) / network[0] / efficiency if outside else 0.0
+        exchange = target.exchanges.get(ALIKE.get(self.opcode, self.opcode))
+        if exchange is None:
+            inside_s = passes * moved / domain[0] / efficiency if within else 0.0
+            return (max(inside_s, across_s) + (network[1] if outside else domain[1])) * 1e12
+        inside_s = exchange.seconds(passes * moved, self.near, domain[0], side) if within else 0.0
+        return (max(inside_s, across_s) + (network[1] if outside else 0.0)) * 1e12
+
+    def _crossing(self, outside: int) -> float:
+        """Return the bytes that one member's network card carries in one pass."""
+        if self.opcode in ("all-gather", "reduce-scatter", "all-reduce"):
+            return self.bytes * outside / self.size / self.near  # each member's card carries its share
+        if self.opcode == "collective-permute":
+            return float(self.bytes)
+        return self.bytes * outside / self.size
+
+
+ALIKE: Final = {"ragged-all-to-all": "all-to-all", "collective-broadcast": "all-gather"}
+"""Kinds that no table has, and the kinds whose figures they take."""
 
 
 def _levels(target: Target) -> tuple[tuple[float, float], tuple[float, float]]:

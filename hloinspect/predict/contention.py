@@ -21,7 +21,10 @@ from typing import Protocol
 MAX_TAKEN = 0.9
 """The largest share of device memory's bandwidth that host copies take. A link that would take more is a mistake."""
 
-_NOTHING_PS = 1.0
+NOTHING_PS = 1.0
+"""Work that takes no longer is done: two events this near to each other are one moment, whichever way their times were
+rounded. The clock of a step of 1,000 s counts in eighths of a picosecond."""
+
 _ROUNDING = 1e-9
 
 
@@ -134,14 +137,14 @@ class SideStream:
 
     def _drop(self) -> None:
         while (
-            self._jobs and self._jobs[0].latency_ps <= _NOTHING_PS and self._jobs[0].memory_ps <= self._jobs[0].slack_ps
+            self._jobs and self._jobs[0].latency_ps <= NOTHING_PS and self._jobs[0].memory_ps <= self._jobs[0].slack_ps
         ):
             self._jobs.popleft()
 
     def submit(self, name: str, latency_ps: float, memory_ps: float) -> int:
         """Put a copy into the queue now, and return its ticket."""
         self._tickets += 1
-        self._jobs.append(_Job(self._tickets, name, latency_ps, memory_ps, _NOTHING_PS + _ROUNDING * memory_ps))
+        self._jobs.append(_Job(self._tickets, name, latency_ps, memory_ps, NOTHING_PS + _ROUNDING * memory_ps))
         return self._tickets
 
     def holds(self, ticket: int) -> bool:

@@ -2,17 +2,17 @@
 
 XLA's own ``exec_time_us`` is not used. It is off by an order of magnitude for GEMMs, and absent for library calls and
 host copies. The time of a kernel is the largest of its matrix work, its vector work, its device-memory traffic, and the
-interval between two launches. A matrix product takes such an interval besides its work, and only the part of the device
-that its tiles fill (products.py).
+interval between two launches. A matrix product takes its start besides its work, only the part of the device that its
+tiles fill (products.py), and where the target has figures for it the time to write its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from hloinspect.hardware.target import Side, Target
+from hloinspect.hardware.target import FAMILIES, Side, Target
 from hloinspect.hlo.access import accesses
 from hloinspect.hlo.model import Computation, Instruction, Module
 from hloinspect.hlo.shape import HOST_MEMORY_SPACE, Shape
@@ -61,32 +61,57 @@ class Cost:
 
     def time_ps(self, target: Target, scenario: Scenario) -> float:
         """Return the time on a target under a scenario, in picoseconds."""
-        launch = target.launch_us.value * 1e-6
-        start = 0.0
-        matrix = 0.0
-        if self.matrix_flops:
-            peak = peak_flops(target, self.matrix_dtype, scenario.figures)
-            matrix = self.matrix_flops / (peak * scenario.efficiency_of(self.matrix_dtype))
-            if self.product is not None and target.multiprocessors is not None:
-                matrix /= fill(self.product, target.multiprocessors)
-                start = launch
         vector = self.vector_flops / (target.vector_flops.value * scenario.matmul_efficiency)
         memory = self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency)
-        return (start + max(matrix, vector, memory, launch - start)) * 1e12
+        launch = target.launch_us.value * 1e-6
+        if not self.matrix_flops:  # most kernels
+            return max(vector, memory, launch) * 1e12
+        start, matrix, output = self._matrix_s(target, scenario)
+        if not output:
+            return (start + max(matrix, vector, memory, launch - start)) * 1e12
+        assert self.product is not None
+        written = self.product.result_bytes(self.matrix_dtype) / max(1, self.bytes)
+        operands = memory * max(0.0, 1.0 - written)
+        return max(start + max(matrix, vector, operands) + output, memory) * 1e12
+
+    def _matrix_s(self, target: Target, scenario: Scenario) -> tuple[float, float, float]:
+        """Return the seconds to start a matrix product, to compute it, and to write its result in addition."""
+        if not self.matrix_flops:
+            return 0.0, 0.0, 0.0
+        peak = peak_flops(target, self.matrix_dtype, scenario.figures)
+        seconds = self.matrix_flops / (peak * scenario.efficiency_of(self.matrix_dtype))
+        if self.product is None or target.multiprocessors is None:
+            return 0.0, seconds, 0.0
+        figures = target.products.get(FAMILIES.get(self.matrix_dtype, self.matrix_dtype))
+        if figures is None:
+            return target.launch_us.value * 1e-6, seconds / fill(self.product, target.multiprocessors), 0.0
+        share = fill(self.product, target.multiprocessors, figures.tiling) * figures.gain.value
+        bandwidth = target.hbm_bytes_per_s.at(scenario.figures) * figures.output.value
+        output = self.product.result_bytes(self.matrix_dtype) / bandwidth
+        return figures.start_us.at(SLOWEST[scenario.figures]) * 1e-6, seconds / share, output
 
     def memory_ps(self, target: Target, scenario: Scenario) -> float:
         """Return the part of the time that device memory alone would take, in picoseconds."""
         return self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency) * 1e12
 
     def bound(self, target: Target, scenario: Scenario) -> str:
-        """Return what limits the time: ``compute``, ``memory`` or ``launch``."""
+        """Return what limits the time: ``compute``, ``memory`` or ``launch``.
+
+        A product whose start takes longer than its work is limited by its launch.
+        """
         launch = target.launch_us.value * 1e-6
-        time = self.time_ps(target, scenario) / 1e12
-        if self.product is not None and target.multiprocessors is not None:
-            time -= launch
-        if self.bytes / (target.hbm_bytes_per_s.at(scenario.figures) * scenario.memory_efficiency) >= time * (1 - 1e-9):
+        start, matrix, output = self._matrix_s(target, scenario)
+        memory = self.memory_ps(target, scenario) / 1e12
+        if output and start >= max(matrix, memory):
+            return "launch"
+        time = self.time_ps(target, scenario) / 1e12 - start - output
+        if memory >= time * (1 - 1e-9):
             return "memory"
         return "launch" if launch >= time else "compute"
+
+
+SLOWEST: Mapping[Side, Side] = {"low": "high", "value": "value", "high": "low"}
+"""The side of a time where rates are on the other one."""
 
 
 def peak_flops(target: Target, dtype: str, side: Side = "value") -> float:

@@ -1,8 +1,9 @@
-"""Durations of runs of kernels on a target, summed once for all simulations under one scenario."""
+"""Durations of runs of kernels and of collectives on a target, computed once for all simulations under one scenario."""
 
 from __future__ import annotations
 
 from hloinspect.hardware.target import Target
+from hloinspect.predict.collective import Collective
 from hloinspect.predict.contention import Kernels, kernels_of
 from hloinspect.predict.cost import Cost
 from hloinspect.predict.scenario import Scenario
@@ -17,6 +18,7 @@ class Durations:
         self._scenario = scenario
         self._totals: dict[Run, float] = {}
         self._kernels: dict[tuple[Run, float], Kernels] = {}
+        self._collectives: dict[Collective, float] = {}
         self._work: dict[Run, list[tuple[float, float]]] = {}
 
     def total_ps(self, run: Run) -> float:
@@ -41,6 +43,15 @@ class Durations:
 
     def _times(self, cost: Cost) -> tuple[float, float]:
         return cost.time_ps(self._target, self._scenario), cost.memory_ps(self._target, self._scenario)
+
+    def collective_ps(self, collective: Collective) -> float:
+        """Return the time of a collective. Layers have alike ones."""
+        time = self._collectives.get(collective)
+        if time is None:
+            case = self._scenario
+            time = collective.time_ps(self._target, case.collective_efficiency, case.figures)
+            self._collectives[collective] = time
+        return time
 
     def side_ps(self, cost: Cost) -> tuple[float, float]:
         """Return (time without device memory, bandwidth) of a copy on the side stream, in picoseconds."""

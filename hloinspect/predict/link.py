@@ -8,10 +8,8 @@ from dataclasses import dataclass
 
 from hloinspect.hardware.target import HostLink
 from hloinspect.kinds import D2H, H2D, Direction
+from hloinspect.predict.contention import NOTHING_PS
 from hloinspect.predict.scenario import Scenario
-
-_DONE_BYTES = 1e-3
-
 
 FAIR_COPIES = 4
 """The number of copies of one direction that a fair link serves at once. XLA spreads them over as many streams
@@ -104,6 +102,7 @@ class Link:
         self._served = served
         self._passed = passed
         self._at_once = FAIR_COPIES if fair else 1
+        self._nothing_bytes = {direction: rate * NOTHING_PS for direction, rate in rates.alone.items()}
         self._queues: dict[str, deque[Job]] = {D2H: deque(), H2D: deque()}
         self._streams: dict[str, deque[int]] = {}
         self._jobs: dict[int, Job] = {}
@@ -200,7 +199,7 @@ class Link:
         for job in active:
             step = min(step, job.bytes / rates[job.direction] if job.latency_ps <= 0 else job.latency_ps)
         end = self.now_ps + step
-        if step > 0:
+        if end > self.now_ps:  # a step shorter than the clock's resolution takes no time
             charged = _charged(active, self._jobs[awaited]) if awaited else None
             for job in active:
                 self._served(Served(self.now_ps, end, job.direction, job.transfer, job is charged, job.ticket))
@@ -209,12 +208,12 @@ class Link:
         for job in active:
             if job.latency_ps > 0:
                 job.latency_ps -= step
-                if job.latency_ps < 1e-6:
+                if job.latency_ps <= NOTHING_PS:
                     job.latency_ps = 0.0
                     self._pace = None
             else:
                 job.bytes -= step * rates[job.direction]
-            if job.latency_ps <= 0 and job.bytes <= _DONE_BYTES:
+            if job.latency_ps <= 0 and job.bytes <= self._nothing_bytes[job.direction]:
                 self._pace = None
                 self._queues[job.direction].remove(job)
                 del self._jobs[job.ticket]

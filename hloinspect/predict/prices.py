@@ -78,7 +78,7 @@ def _time_ps(operation: Operation | Cost, target: Target, case: Scenario) -> flo
         case Cost():
             return operation.time_ps(target, case)
         case StartCollective() | BlockingCollective():
-            return operation.collective.time_ps(target, case.collective_efficiency)
+            return operation.collective.time_ps(target, case.collective_efficiency, case.figures)
         case StartTransfer() | BlockingTransfer() | StartHostCopy() | BlockingHostCopy():
             return _moved_ps(operation, target, case)
         case _:

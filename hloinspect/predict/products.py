@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
-TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6))
-"""Tiles that libraries choose from, with the share of a large tile's rate that each reaches (estimates: a smaller tile
-loads more operands for each product)."""
+from hloinspect.hardware.target import Tiling
 
 SPLITS = (1, 2, 4, 8)
-MIN_SPLIT_DEPTH = 1024
-"""The least depth of a piece. The contracted side may be cut into ``SPLITS`` pieces to make more tiles."""
+"""The contracted side may be cut into so many pieces, to make more tiles."""
+
+USUAL = Tiling(
+    (
+        (256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.6),
+    ),
+    1024,
+)  # fmt: skip
+"""For targets that name no tiles: what libraries choose from, with the share of a large tile's rate that each reaches
+(estimates: a smaller tile loads more operands for each product)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +41,22 @@ class Product:
         """Return the floating-point operations of all of them."""
         return 2.0 * self.count * self.rows * self.columns * self.depth
 
+    def result_bytes(self, dtype: str) -> int:
+        """Return the bytes of the results of operands of a type. Those of a byte have results of two."""
+        return self.count * self.rows * self.columns * (4 if dtype == "f32" else 2)
+
 
 @lru_cache(maxsize=4096)
-def fill(product: Product, multiprocessors: int) -> float:
+def fill(product: Product, multiprocessors: int, tiling: Tiling = USUAL) -> float:
     """Return the share of a device's multiprocessors that a product keeps at work, 0 to 1, with the best choice of
     tile."""
     if not product.flops:
         return 1.0
     fewest = inf
-    for rows, columns, rate in TILES:
+    for rows, columns, rate in tiling.tiles:
         tiles = product.count * ceil(product.rows / rows) * ceil(product.columns / columns)
         for pieces in SPLITS:
-            if pieces > 1 and product.depth < pieces * MIN_SPLIT_DEPTH:
+            if pieces > 1 and product.depth < pieces * tiling.split_depth:
                 break
             waves = ceil(tiles * pieces / multiprocessors)
             fewest = min(fewest, waves * rows * columns * product.depth / pieces / rate)

@@ -46,9 +46,9 @@ class Recorder:
             self._pieces.append(piece)
 
     def go_on(self, piece: Piece) -> None:
-        """Record a piece, as part of the one before if it continues that."""
-        if not self._on:
-            return
+        """Record a piece, as part of the one before if it continues that. An empty one is not recorded."""
+        if not self._on or piece.end_ps <= piece.start_ps:
+            return  # it would take up the piece that continues it, and is not recorded itself
         key = (piece.stream, piece.kind, piece.transfer, piece.name, piece.run)
         latest = self._latest.get(key)
         if latest is not None and latest.end_ps == piece.start_ps:

@@ -188,7 +188,7 @@ class Simulator:
         return min(MAX_TAKEN, bytes_per_ps / self._hbm_bytes_per_ps)
 
     def _collective_time(self, operation: StartCollective | BlockingCollective) -> float:
-        return operation.collective.time_ps(self._target, self._scenario.collective_efficiency)
+        return self._durations.collective_ps(operation.collective)
 
     def _main(self, time_ps: float, kind: IntervalKind, name: str) -> None:
         begin = self._now

@@ -15,7 +15,9 @@ from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.step_programs import step_of_module
 from tests.support.cuda_loops import TINY, Loop, play_loop
 from tests.support.cuda_runtime import Speeds
-from tests.support.cuda_traces import US, write_trace
+from tests.support.cuda_traces import H100, US, write_trace
+from tests.support.nsys_checks import answers, assert_same_answer
+from tests.support.nsys_traces import Writing
 
 OFFLOAD, OPTIMIZER, CALLBACK = "jax0.12.0.1/h100_offload_by_xla", "optimizer", "callback"
 
@@ -66,6 +68,7 @@ def test_a_terminal_says_what_the_step_consists_of_and_what_is_judged(loop: Loop
     assert "the step is 2 programs: jit_loss 5.06 ms = 80 %, jit_step 1.22 ms = 19 %, between them 22 us = 0 %" in flat
     assert "predicted for h100: jit_loss alone" in flat
     assert "transfers of jit_step, another program of the step" in flat
+    assert "the model does not explain this profile: measured 5.06 ms, predicted" in flat
     assert "predicted is jit_loss alone; rules and gates look at the transfers of jit_loss" in flat
     assert "other programs took" not in flat
 
@@ -143,3 +146,14 @@ def test_several_hosts_that_number_their_programs_differently_are_one_run(tmp_pa
 def replace_programs(loop: Loop, shift: int) -> Loop:
     events = [replace(event, program=event.program and event.program + shift) for event in loop.events]
     return Loop(loop.names, events, loop.annotations, loop.runs, loop.ran, loop.at_end, first=loop.first + shift)
+
+
+def test_an_export_of_nsight_systems_gives_the_same_step_of_several_programs(loop: Loop, tmp_path: Path) -> None:
+    found = answers(replace(loop.trace(), device_stats={**H100, "memory_bandwidth": 10**17}), tmp_path, Writing())
+    assert_same_answer(found)
+    one, other = (each.report.trace for each in (found.xplane, found.nsys))
+    assert one is not None
+    assert other is not None
+    assert [program.name for program in other.step_programs] == ["jit_loss", "jit_step"]
+    assert other.step_programs == one.step_programs
+    assert other.between_programs_ms == one.between_programs_ms

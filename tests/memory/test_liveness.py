@@ -305,7 +305,7 @@ def test_branches_do_not_need_their_memory_at_once() -> None:
         ("  ROOT %r = f32[] negate(%nothing)\n", "nothing in main is not defined before its use"),
         ("  %p = f32[] parameter(0)\n  ROOT %r = f32[] get-tuple-element(%p), index=3\n", "no element 3"),
         ("  ROOT %r = f32[] call(), to_apply=%main\n", "calls itself"),
-        ("  ROOT %r = f32[] call(), to_apply=%gone\n", "unknown"),
+        ("  ROOT %r = f32[] call(), to_apply=%gone\n", "not in the module"),
     ],
 )
 def test_a_module_that_cannot_be_followed_is_refused(body: str, complaint: str) -> None:

@@ -218,3 +218,17 @@ def test_a_loop_with_fair_queueing_may_amplify_rounding_and_one_without_does_not
     assert amplifies_rounding(what, machine)
     assert not amplifies_rounding(what, replace(machine, fair=False))
     assert differences(what, replace(machine, fair=False)) == []
+
+
+def test_a_kernel_that_ends_with_the_start_up_of_a_copy_hides_nothing_of_the_next_copy() -> None:
+    """The moments are equal but for rounding: the second time, 2e-6 ps of the start-up are left after the kernel."""
+    condition = [bf.done_of("b"), bf.start_host_copy("b", 250_000), bf.blocking_collective(0), bf.work(0, 2_500_000)]
+    body = [bf.done_of("a"), bf.start_host_copy("a", 8_500_000), bf.start_collective("c", 0), bf.done_of("c")]
+    body += [bf.work(0, 30_000_000), bf.start(1, "d2h", 0), bf.done(1)]
+    machine = bf.Machine(h2d=Fraction(1, 1300), latency_ps=3 * UNIT, fair=True, hbm=HBM)
+    for trips in (1, 2, 3, 50):
+        looped = bf.schedule(
+            [bf.blocking_collective(0), Loop("body", "condition", trips)], body=body, condition=condition
+        )
+        assert differences(looped, machine) == []
+    assert differences(bf.schedule([*condition, *body, *condition, *body, *condition]), machine) == []

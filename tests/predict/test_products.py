@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.hardware import load_target
+from hloinspect.errors import TargetError
+from hloinspect.hardware import Figure, load_target
 from hloinspect.hlo.load import load_module_bytes
-from hloinspect.predict.cost import Cost, cost_of
+from hloinspect.predict.cost import Cost, cost_of, peak_flops
 from hloinspect.predict.products import Product, fill
 from hloinspect.predict.scenario import scenarios
 
@@ -67,15 +69,96 @@ def test_a_product_fills_a_share_that_does_not_depend_on_which_side_is_which(
 
 
 def test_a_product_takes_a_launch_and_its_waves() -> None:
-    target = load_target("h100")
+    target = load_target("a100")
+    assert not target.products
     central = scenarios(target, 1)[0]
     product = Product(1, 1024, 1024, 1000)
     plain = Cost(product.flops, "bf16", bytes=1)
     shaped = replace(plain, product=product)
-    alone = product.flops / (989.4e12 * 0.75) * 1e12
-    assert plain.time_ps(target, central) == pytest.approx(3e6)  # the launch is longer
-    assert shaped.time_ps(target, central) == pytest.approx(3e6 + alone / (128 / 132 * 0.8))
+    alone = product.flops / (312e12 * 0.75) * 1e12
+    # 128 tiles of 128 x 64 are two waves of 108; 64 of 128 x 128 are one.
+    assert plain.time_ps(target, central) == pytest.approx(alone)
+    assert shaped.time_ps(target, central) == pytest.approx(3e6 + alone / (64 / 108 * 0.95))
     assert shaped.bound(target, central) == "compute"
+
+
+def test_a_product_takes_its_start_its_tiles_and_its_result_where_the_target_has_figures_for_them() -> None:
+    target = load_target("h100")
+    figures = target.products["bf16"]
+    central = scenarios(target, 1)[0]
+    product = Product(
+        2, 4096, 4096, 4096
+    )  # 1,024 tiles of 256 x 128 in eight waves of 132, of which the last holds 100
+    cost = Cost(product.flops, "bf16", bytes=6 * 4096**2 * 2, product=product)
+    tiles = product.flops / (989.4e12 * 0.75 * figures.gain.value) * 8 * 132 / 1024
+    result = 2 * 4096**2 * 2 / (3.352e12 * figures.output.value)
+    assert cost.time_ps(target, central) / 1e12 == pytest.approx(figures.start_us.value * 1e-6 + tiles + result)
+    assert cost.bound(target, central) == "compute"
+
+
+def test_a_small_product_is_limited_by_its_start() -> None:
+    target = load_target("b200")
+    central, fast, _, slow, _ = scenarios(target, 1)
+    product = Product(1, 256, 256, 256)
+    cost = Cost(product.flops, "bf16", bytes=3 * 256**2 * 2, product=product)
+    assert cost.bound(target, central) == "launch"
+    times = [cost.time_ps(target, case) / 1e6 for case in (fast, central, slow)]
+    assert times == sorted(times)
+    assert times[1] == pytest.approx(4.96, rel=0.15)  # microseconds, measured (XLA's table of products)
+
+
+def test_a_product_bound_by_its_result_takes_the_time_to_write_it() -> None:
+    target = load_target("b200")
+    central = scenarios(target, 1)[0]
+    product = Product(1, 4096, 4096, 256)
+    cost = Cost(product.flops, "bf16", bytes=(4096 * 4096 + 2 * 4096 * 256) * 2, product=product)
+    assert cost.time_ps(target, central) / 1e6 == pytest.approx(16.7, rel=0.15)  # microseconds, measured there
+
+
+@given(
+    st.sampled_from(["h100", "h200", "b200", "gb200"]),
+    st.sampled_from(["bf16", "f16", "f32", "f8e4m3fn", "s8", "f64"]),
+    st.integers(1, 64),
+    *(st.integers(1, 20000) for _ in range(3)),
+)
+def test_a_product_never_takes_less_than_its_bytes_or_its_operations(
+    name: str, dtype: str, count: int, rows: int, columns: int, depth: int
+) -> None:
+    target = load_target(name)
+    product = Product(count, rows, columns, depth)
+    moved = count * (rows * columns + depth * (rows + columns))
+    cost = Cost(product.flops, dtype, bytes=moved, product=product)
+    fast, central, slow = (scenarios(target, 1)[place] for place in (1, 0, 3))
+    times = [cost.time_ps(target, case) for case in (fast, central, slow)]
+    assert times == sorted(times)
+    for case, time in zip((fast, central, slow), times, strict=True):
+        assert time >= cost.memory_ps(target, case) * (1 - 1e-9)
+        assert time / 1e12 >= product.flops / peak_flops(target, dtype, case.figures)
+
+
+def test_a_target_that_was_not_measured_takes_its_architectures_figures_with_a_wider_range() -> None:
+    measured, taken = (load_target(name).products["bf16"] for name in ("h100", "h200"))
+    assert taken.start_us.value == measured.start_us.value
+    assert taken.tiling is measured.tiling  # a key of what was computed for it
+    assert taken.start_us.at("low") < measured.start_us.at("low")
+    assert taken.start_us.at("high") > measured.start_us.at("high")
+    assert taken.start_us.estimate
+    assert taken.start_us.source == "estimate: as the h100's, with a wider range"
+
+
+def test_a_target_may_replace_what_it_has_from_its_architecture(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'base = "h100"\n[products.bf16]\nstart_us = 2.5\ngain = 1\noutput = 1\nsplit_depth = 512\n'
+        'tiles = {"128x64" = 1}\n'
+    )
+    mine, base = load_target(str(path)), load_target("h100")
+    assert mine.products["bf16"].start_us == Figure(2.5, "given in mine.toml")
+    assert mine.products["bf16"].tiling.tiles == ((128, 64, 1.0), (64, 128, 1.0))
+    assert mine.products["f32"] == base.products["f32"]
+    path.write_text(path.read_text().replace('"128x64"', '"100x64"'))
+    with pytest.raises(TargetError, match=r"products\.bf16\.tiles"):
+        load_target(str(path))
 
 
 def test_a_target_that_does_not_say_how_many_multiprocessors_it_has_is_taken_as_filled() -> None:

@@ -16,18 +16,18 @@ NAMES = ("h100_2gpu_1s", "mfu_2gpu_before", "mock")
 @pytest.mark.parametrize(
     ("name", "devices", "events", "copies"),
     [
-        ("h100_2gpu_1s", 2, 4368, {("h2d", 450), ("d2h", 4)}),
-        ("mfu_2gpu_before", 2, 5299, {("h2d", 34)}),
-        ("mock", 1, 3, {("d2h", 1)}),
+        ("h100_2gpu_1s", 2, 4368, {("h2d", "pinned", 446), ("h2d", "pageable", 4), ("d2h", "pinned", 4)}),
+        ("mfu_2gpu_before", 2, 5299, {("h2d", "pageable", 34)}),
+        ("mock", 1, 3, {("d2h", "pinned", 1)}),
     ],
 )
 def test_copies_and_kernels_are_there_and_what_is_missing_is_said(
-    corpus: Path, name: str, devices: int, events: int, copies: set[tuple[str, int]]
+    corpus: Path, name: str, devices: int, events: int, copies: set[tuple[str, str, int]]
 ) -> None:
     found = trace(str(corpus / "nsys" / f"{name}.sqlite.xz"))
     (file,) = found.files
     assert file.events == events
-    assert {(copy.direction, copy.count) for copy in file.other_copies} == copies
+    assert {(copy.direction, copy.memory, copy.count) for copy in file.other_copies} == copies
     assert file.module is None
     said = " ".join(gap.reason + gap.remedy for gap in found.report.unknown)
     assert "nsys profile --trace=cuda,nvtx" in said

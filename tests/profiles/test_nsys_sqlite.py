@@ -19,12 +19,22 @@ from hloinspect import trace as trace_file
 from hloinspect.errors import InputError
 from tests.measure.test_oracle import disturbed, random_run, some_module
 from tests.support.cuda_checks import assert_is_as_played, one, play, trace_of
-from tests.support.cuda_runtime import PROGRAM, Form, Speeds, compiled
-from tests.support.cuda_traces import MAIN, US, Device, Event, Program, kernel_name, memcpy_details
+from tests.support.cuda_runtime import PROGRAM, Form, Run, Speeds, compiled
+from tests.support.cuda_traces import (
+    MAIN,
+    US,
+    Annotation,
+    Device,
+    Event,
+    Program,
+    kernel_name,
+    memcpy_details,
+    write_trace,
+)
 from tests.support.nsys_builder import FORMS, global_id
 from tests.support.nsys_builder import Form as Version
-from tests.support.nsys_checks import answers, assert_same_answer, of_export
-from tests.support.nsys_traces import Writing, export_of, in_one_launch, write_nsys
+from tests.support.nsys_checks import Answers, answers, assert_same_answer, in_one_launch, of_export
+from tests.support.nsys_traces import Writing, export_of, with_memsets_named, write_nsys
 from tests.support.thorough import examples
 
 SLOW = Speeds(d2h=300 * US, h2d=1100 * US)
@@ -106,6 +116,44 @@ def test_a_late_host_is_not_charged_to_the_transfer(tmp_path: Path) -> None:
     found = answers(trace_of(play("optimizer", speeds=speeds), "optimizer"), tmp_path, Writing())
     assert_same_answer(found)
     assert [step.host_bound_ps > 0 for step in one(found.files[1]).steps] == [False, False, True, False]
+
+
+# ---- steps that ranges of the user mark
+
+
+def with_marks(run: Run, folder: Path, texts: list[str]) -> Answers:
+    """Return the answers for an XSpace with step annotations, and for an export with ranges of these names in their
+    place."""
+    trace = trace_of(run, "optimizer")
+    export = export_of(trace, Writing())
+    for own, text in zip(trace.annotations, texts, strict=True):
+        export.push_pop(global_id(7000, 7003), own.start_ps // 1000, own.end_ps // 1000, text, domain=0)
+    path = write_trace(with_memsets_named(trace), folder / "host.xplane.pb")
+    return Answers(trace_file(str(path)), of_export(export.write(folder / "synthetic.sqlite"), trace))
+
+
+def test_ranges_of_the_user_number_the_steps(tmp_path: Path) -> None:
+    run = play("optimizer", speeds=SLOW)
+    run.annotations = [replace(a, number=a.number + 100) for a in run.annotations]
+    found = with_marks(run, tmp_path, [f"step {a.number}" for a in run.annotations])
+    assert_same_answer(found)
+    assert one(found.files[1]).numbers.tolist() == [100, 101, 102, 103]
+
+
+def test_two_runs_in_each_range_of_the_user_are_one_step(tmp_path: Path) -> None:
+    run = play("optimizer", 6, speeds=SLOW)
+    pairs = zip(run.annotations[::2], run.annotations[1::2], strict=True)
+    run.annotations = [Annotation(n, a.start_ps, b.end_ps) for n, (a, b) in enumerate(pairs)]
+    found = with_marks(run, tmp_path, [f"train_step_{n}" for n in range(3)])
+    assert_same_answer(found)
+    assert len(one(found.files[1]).set_aside) == 3
+
+
+@pytest.mark.parametrize("texts", [["step 4", "step 3", "step 2", "step 1"], ["epoch"] * 4, ["step 1", "a", "b", "c"]])
+def test_ranges_that_are_no_steps_do_not_number_them(tmp_path: Path, texts: list[str]) -> None:
+    run = play("optimizer", speeds=SLOW)
+    found = with_marks(run, tmp_path, texts)
+    assert one(found.files[1]).numbers.tolist() == [0, 1, 2, 3]
 
 
 # ---- processes and devices
@@ -212,6 +260,33 @@ def test_nodes_of_graphs_join_by_how_they_were_made(tmp_path: Path, version: Ver
     assert_same_answer(found)
     assert found.files[1].hidden_events == 0
     assert set(found.files[1].classified_ps) == {"hlo"}
+
+
+@pytest.mark.parametrize("clones", [1, 3])
+def test_clones_of_nodes_are_named_as_their_originals(tmp_path: Path, clones: int) -> None:
+    """Instantiating a graph clones its nodes, outside of the ranges in which they were recorded."""
+    name = "jax0.12.0.1/gb200_offload_unrolled"
+    run = play(name, speeds=SLOW)
+    chosen = [n for n, e in enumerate(run.events) if e.op.startswith("gemm_fusion_dot") and e.stream == MAIN]
+    run.events = in_one_launch(run.events, chosen, hidden=False)
+    trace = trace_of(run, name)
+    export = export_of(trace, Writing(nodes_made=True))
+    for row in list(export.rows["CUDA_GRAPH_NODE_EVENTS"]):
+        for number in range(clones):
+            node = int(row["graphNodeId"] or 0) + (number << 50)
+            later = {
+                "graphNodeId": node + (1 << 50),
+                "originalGraphNodeId": node,
+                "start": -9_000_000,
+                "end": -8_000_000,
+            }
+            export.add("CUDA_GRAPH_NODE_EVENTS", **{**row, **later})
+    for row in export.rows["CUPTI_ACTIVITY_KIND_KERNEL"]:
+        if row["graphNodeId"] is not None:
+            assert isinstance(row, dict)
+            row["graphNodeId"] += clones << 50
+    found = of_export(export.write(tmp_path / "synthetic.sqlite"), trace)
+    assert_same_answer(Answers(answers(trace, tmp_path, Writing(nodes_made=True)).xplane, found))
 
 
 @in_each_version

@@ -69,8 +69,8 @@ FIRING: dict[tuple[str, str], set[str]] = {
     ("hlo/versions/jax0.7.2_act_scan.hlo", "h100"): {"HLO105", "HLO205", "HLO305"},
     ("hlo/versions/jax0.7.2_act_unroll.hlo", "h100"): UNROLLED - {"HLO102"},
     ("hlo/versions/jax0.8.0_act_unroll.hlo", "h100"): UNROLLED - {"HLO102"},
-    # the scheduler of 0.9.2 lets only the last two D2H be late; the barrier holds six H2D
-    ("hlo/versions/jax0.9.2_act_unroll.hlo", "h100"): {"HLO102", "HLO103", "HLO105"},
+    # the scheduler of 0.9.2 lets only the last two D2H be late; the barrier holds five H2D, and one queues
+    ("hlo/versions/jax0.9.2_act_unroll.hlo", "h100"): {"HLO102", "HLO103", "HLO105", "HLO107"},
     ("hlo/versions/jax0.11.0_act_unroll.hlo", "h100"): UNROLLED,
     ("hlo/versions/jax0.12.0_act_unroll.hlo", "h100"): UNROLLED,
     ("hlo/versions/jax0.11.0_act_scan.hlo", "h100"): SCAN | {"HLO301"},

@@ -19,9 +19,9 @@ STEP = fixture("gb200_offload_scan")
 
 @pytest.mark.parametrize(("link", "is_named"), [("55GB/s", True), ("10GB/s", False)])
 def test_a_link_that_does_not_exist_is_no_advice(link: str, is_named: bool) -> None:
-    """Use sends that need 439 GB/s: 8 times 55 GB/s, and 44 times 10 GB/s."""
+    """Use sends that need 323 GB/s: 6 times 55 GB/s, and 32 times 10 GB/s."""
     result = CliRunner().invoke(main, ["inspect", str(STEP), "--target", "h100", "--link", link])
-    assert ("or a link of 4" in result.stdout) is is_named
+    assert ("or a link of 3" in result.stdout) is is_named
     found = inspect(str(STEP), target="h100", link=link)
     rates = [link_that_hides_gbps(found.report, transfer) for transfer in found.report.transfers]
     assert (rates[0] is not None) is is_named

@@ -82,7 +82,8 @@ def _baselines() -> tuple[Any, ...]:
             topology="2x2",
             configuration=CONFIGURATION,
         )
-        found.append(json.loads(to_json(Baseline(Path("b"), (replace(entry, made=made),)))))
+        classes = {"matmul": 1.5, "all-gather": 0.25}
+        found.append(json.loads(to_json(Baseline(Path("b"), (replace(entry, made=made, classes_ms=classes),)))))
     example = json.loads((ROOT / "examples" / "ci" / "hloinspect-baseline.json").read_text(encoding="utf-8"))
     both = {"schema": found[0]["schema"], "entries": [*found[0]["entries"], *found[1]["entries"]]}
     return (*found, example, both)
@@ -97,7 +98,10 @@ def baseline() -> Kind:
         write=json.dumps,
         read=lambda folder: json.loads(to_json(load_baseline(folder / "baseline.json"))),
         documents=_baselines(),
-        optional=("entries[].origin", "entries[].made.configuration", "entries[].findings[].subjects"),
+        optional=(
+            *("entries[].origin", "entries[].made.configuration", "entries[].findings[].subjects"),
+            *("entries[].classes_ms", "entries[].classes_ms.*"),
+        ),
         free=tuple(
             f"entries[].made.configuration.{name}" for name in ("compile_options", "jax", "environment", "libraries")
         ),
@@ -278,6 +282,8 @@ def target() -> Kind:
         optional=(
             *("name", "aliases", "device_names", "base", "link", "xla_target_config", "xla_topology_name", "notes"),
             *("collective_efficiency", "multiprocessors", "dtype_efficiency", "stand_in", "devices_per_chip"),
+            "architecture",
+            "fabric",
             *(f"link.{name}" for name in ("host_bytes_per_s", "host_memory_bytes")),
             *(f"link.host_{name}_bytes_per_s" for name in ("d2h", "h2d")),
             *("link.d2h_bytes_per_s", "link.sharers"),  # of the overlay alone
@@ -285,7 +291,7 @@ def target() -> Kind:
             r".*efficiency(\.\w+)?.estimate",
             *("peak_flops.*", "dtype_efficiency.*"),
         ),
-        closed=("platform", "base"),
+        closed=("platform", "base", "architecture", "fabric"),
         has_null=False,
         one_or_many=(rf"{figures}", r".*efficiency(\.\w+)?"),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -9,8 +11,8 @@ from hloinspect import trace as trace_file
 from hloinspect.analyze.trace import TraceInspection
 from hloinspect.measure.columns import FIGURES, TRANSFER_FIGURES
 from hloinspect.measure.measured import MeasuredDevice, MeasuredFile
-from tests.support.cuda_traces import Trace, write_trace
-from tests.support.nsys_traces import Writing, with_memsets_named, write_dump, write_nsys
+from tests.support.cuda_traces import Event, Trace, write_trace
+from tests.support.nsys_traces import COMMAND_BUFFER, Writing, with_memsets_named, write_dump, write_nsys
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,9 @@ def of_export(path: Path, trace: Trace) -> TraceInspection:
 def assert_same_answer(found: Answers) -> None:
     """Assert that both give the same steps, waits, transfers, verdicts and evidence, to the picosecond."""
     one, other = found.files
+    not_compared = ("path", "host", "module", "module_path", "step_modules", "devices", "versions", "limits", "unknown")
     for field in fields(MeasuredFile):
-        if field.name not in ("path", "module", "devices", "versions", "limits", "unknown", "host"):
+        if field.name not in not_compared:
             assert getattr(other, field.name) == getattr(one, field.name), field.name
     assert [device.name for device in other.devices] == [device.name for device in one.devices]
     zero = [min((int(start) for d in file.devices for start in d.start_ps), default=0) for file in (one, other)]
@@ -78,3 +81,30 @@ def assert_same_steps(one: MeasuredDevice, other: MeasuredDevice, later_ps: int)
             assert other.transfers[number][name].tolist() == own[name].tolist(), (number, name)
     assert other.launches_known == one.launches_known
     assert other.notes == one.notes
+
+
+def in_one_launch(events: Sequence[Event], chosen: Iterable[int], *, hidden: bool) -> list[Event]:
+    """Return events of which the chosen ones are nodes of CUDA graphs: those chosen ones of a run that follow each
+    other are launched at once, as one graph.
+
+    ``hidden``: the profile has not seen how the graphs were made, so they name the launch.
+    """
+    found, picked = list(events), set(chosen)
+    launch: dict[int, list[int]] = defaultdict(list)
+    number, before = 0, -2
+    for place in sorted(picked):
+        if place != before + 1 or found[place].run != found[before].run:
+            number += 1
+        launch[number].append(place)
+        before = place
+    of_run: dict[int, int] = defaultdict(int)
+    for number, places in launch.items():
+        first = found[places[0]]
+        of_run[first.run] += 1  # the same graph in each run
+        for node, place in enumerate(places):
+            op = COMMAND_BUFFER if hidden else found[place].op
+            found[place] = replace(
+                found[place], op=op, graph=(3, (of_run[first.run] << 12) + node), correlation=number,
+                launched_ps=first.launched_ps, launch="cuGraphLaunch",
+            )  # fmt: skip
+    return found

@@ -10,7 +10,6 @@ named at each function. Times of calls are the run's: a call returns at ``Event.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -477,30 +476,3 @@ def _add_noise(export: Export, writing: Writing) -> None:
     export.add(
         "DIAGNOSTIC_EVENT", timestamp=zero, timestampType=1, source=1, severity=1, text="CUPTI events produced: 43"
     )
-
-
-def in_one_launch(events: Sequence[Event], chosen: Iterable[int], *, hidden: bool) -> list[Event]:
-    """Return events of which the chosen ones are nodes of CUDA graphs: those chosen ones of a run that follow each
-    other are launched at once, as one graph.
-
-    ``hidden``: the profile has not seen how the graphs were made, so they name the launch.
-    """
-    found, picked = list(events), set(chosen)
-    launch: dict[int, list[int]] = defaultdict(list)
-    number, before = 0, -2
-    for place in sorted(picked):
-        if place != before + 1 or found[place].run != found[before].run:
-            number += 1
-        launch[number].append(place)
-        before = place
-    of_run: dict[int, int] = defaultdict(int)
-    for number, places in launch.items():
-        first = found[places[0]]
-        of_run[first.run] += 1  # the same graph in each run
-        for node, place in enumerate(places):
-            op = COMMAND_BUFFER if hidden else found[place].op
-            found[place] = replace(
-                found[place], op=op, graph=(3, (of_run[first.run] << 12) + node), correlation=number,
-                launched_ps=first.launched_ps, launch="cuGraphLaunch",
-            )  # fmt: skip
-    return found

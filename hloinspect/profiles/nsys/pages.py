@@ -117,6 +117,8 @@ class Pages:
         payload, begin = self._varints(cell, stop)
         number, head = self._varints(begin, stop)
         local = self._local(payload)
+        if int((head - cell + local).sum()) > len(leaves) * self.usable:
+            raise _Unusual  # cells share bytes: a page would have more rows than it has room for
         stop = np.minimum(stop, head + local)
         if (head >= stop).any():
             raise _Unusual

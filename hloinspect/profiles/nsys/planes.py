@@ -107,8 +107,10 @@ class _Events:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all planes of a file share: the clock, the registered strings that are needed, and the table of texts."""
+    """What all planes of a file share: its name for errors, the clock, the registered strings that are needed, and the
+    table of texts."""
 
+    name: str
     clock: Clock
     strings: Mapping[int, str]
     texts: Texts
@@ -128,7 +130,7 @@ def device_planes(
         (device_of, np.where(is_migration, -1, rows.context), np.where(is_migration, -1, rows.stream))
     )
     if len(lines[0]) > MAX_LINES:
-        raise InputError(f"expected at most {MAX_LINES:,} streams, found {len(lines[0]):,}")
+        raise InputError(f"{shared.name}: expected at most {MAX_LINES:,} streams, found {len(lines[0]):,}")
     order = np.argsort(line_of, kind="stable")
     start, is_begin = clock.to_ps(rows.start)
     end, is_end = clock.to_ps(rows.end)
@@ -158,11 +160,12 @@ def device_planes(
     event_table = kinds.table()
     numbers = _numbers(keys)
     planes: list[Plane] = []
-    for place in sorted(range(len(keys)), key=lambda place: numbers[place]):
+    places = sorted(range(len(keys)), key=lambda place: numbers[place])
+    for place in places:
         key = keys[place]
         metadata = PlaneMetadata(event_table, texts.names, dict(gpus.stats(key.pid, key.device)))
         planes.append(_plane(len(planes) + 1, f"/device:GPU:{numbers[place]}", of_device[place], metadata))
-    return tuple(planes), tuple(sorted(keys, key=lambda key: numbers[keys.index(key)]))
+    return tuple(planes), tuple(keys[place] for place in places)
 
 
 def _plane(number: int, name: str, lines: Sequence[Line], metadata: PlaneMetadata) -> Plane:
@@ -289,7 +292,7 @@ def host_plane(number: int, calls: Calls, used: Flags, marks: Marks | None, shar
     chosen = np.flatnonzero(used)
     thread_of, (threads,) = distinct_rows((calls.thread[chosen],))
     if len(threads) > MAX_LINES:
-        raise InputError(f"expected at most {MAX_LINES:,} threads, found {len(threads):,}")
+        raise InputError(f"{shared.name}: expected at most {MAX_LINES:,} threads, found {len(threads):,}")
     order = np.argsort(thread_of, kind="stable")
     chosen = chosen[order]
     bounds = np.searchsorted(thread_of[order], np.arange(len(threads) + 1))

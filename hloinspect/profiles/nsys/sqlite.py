@@ -92,7 +92,7 @@ def _space(database: Database) -> XSpace:
     used[parts.joined.call[parts.joined.call >= 0]] = True
     wanted = np.unique(rows.detail[KERNEL]["demangledName"]).tolist()
     strings = strings_of(database, frozenset(wanted), _MAX_KERNEL_NAME)
-    shared = Shared(clock, strings, Texts(_STATS))
+    shared = Shared(database.name, clock, strings, Texts(_STATS))
     planes, keys = device_planes(rows, parts.joined, read_gpus(database), shared)
     marks = _marks(database) if len({key.process for key in keys}) == 1 else None
     host_number = len(planes) + 1
