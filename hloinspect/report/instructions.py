@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -171,8 +171,6 @@ def _row(
 
 
 def _with_source(row: InstructionTime, source_of: Callable[[str], SourceInfo | None]) -> InstructionTime:
-    from dataclasses import replace
-
     return replace(row, source=source_of(row.name))
 
 
