@@ -48,7 +48,7 @@ _FAR_NS = 1 << 52
 EXPORT = "nsys export --type sqlite"
 _NO_TIMES = (
     "the archive does not say when operations were launched (Nsight Systems 2024.5 and later leave the host's times "
-    "out of it), so a wait for the host cannot be told from one for a transfer"
+    "out of it), so a wait for the host cannot be distinguished from one for a transfer"
 )
 
 

@@ -34,7 +34,7 @@ def find_reports(folder: Path) -> tuple[Path, ...]:
     """Return the exports and reports of the newest run in a directory, one for each rank, in the order of ranks.
 
     Files whose names differ in the number of a rank, process or node only (``report_rank0.sqlite``) are of one run;
-    ``report1`` and ``report2``, as nsys calls them where it is not told a name, are two. Of a report and its export the
+    ``report1`` and ``report2``, as nsys calls them where no name is given, are two. Of a report and its export the
     export is taken, unless the report is newer. Raises OSError.
     """
     entries = [entry for entry in folder.iterdir() if entry.name.endswith(NSYS_SUFFIXES)][:MAX_ENTRIES]
