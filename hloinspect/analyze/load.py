@@ -160,6 +160,16 @@ def _compiled(found: Input, result: CompileResult) -> Loaded:
     )
 
 
+def _profiles_in(folder: Path) -> list[str]:
+    """Return the names of the profiles that lie in a dump's directory: the dump is judged, not what they measured."""
+    from hloinspect.profiles.nsys.find import other_reports
+
+    try:
+        return sorted([*other_reports(folder), *(path.name for path in folder.glob("*.xplane.pb"))])
+    except OSError:
+        return []
+
+
 def _dumped(found: Input, wanted: str | None) -> Loaded:
     from hloinspect.inputs.dumps import (
         choose_module,
@@ -178,6 +188,11 @@ def _dumped(found: Input, wanted: str | None) -> Loaded:
     limits: tuple[str, ...] = ()
     if others and wanted is None:
         limits = (f"of the dump, {chosen.key} was looked at; --module picks another: {listed(others, 6)}",)
+    if profiles := _profiles_in(found.path):
+        limits = (
+            *limits,
+            f"the dump's directory has profiles, which only `hloinspect trace` reads: {listed(profiles, 3)}",
+        )
     return Loaded(
         info=InputInfo(str(chosen.module), DUMP, digest_of(chosen.module)),
         module=load_module(chosen.module),

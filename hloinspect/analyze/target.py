@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hloinspect.analyze.options import NO_TARGET, JudgeOptions
 from hloinspect.errors import UsageError, printable
-from hloinspect.hardware import Target, is_named, load_target, target_of_device, with_link
+from hloinspect.hardware import Target, is_named, load_target, target_names, target_of_device, with_link
 from hloinspect.hardware.link import rates_of
 from hloinspect.kinds import TargetSource
 from hloinspect.measure.measured import MeasuredFile
@@ -93,11 +93,9 @@ def _why_none(files: Sequence[MeasuredFile]) -> str:
 
 def _contradiction(target: Target, files: Sequence[MeasuredFile]) -> tuple[str, ...]:
     """Return a limit where the profile's devices are others than those of the given target."""
-    others = [
-        (name, size)
-        for name, size in _devices(files)
-        if target.device_names and not is_named(target.device_names, name)
-    ]
+    others = [(name, size) for name, size in _devices(files) if not is_named(target.device_names, name)]
+    if not target.device_names:
+        return _unnamed(target, files)
     if not others:
         return ()
     own = " or ".join(sorted({known for name, size in others if (known := target_of_device(name, size))}))
@@ -106,6 +104,16 @@ def _contradiction(target: Target, files: Sequence[MeasuredFile]) -> tuple[str, 
         f"the profile's device is {names}{f', which is {own}' if own else ''}: the prediction for {target.name} is one "
         "for another machine",
     )
+
+
+def _unnamed(target: Target, files: Sequence[MeasuredFile]) -> tuple[str, ...]:
+    """Return a limit where the profile's device is known, and the given target is one of ours whose devices are not
+    out yet. A user's own target without names may be any machine."""
+    known = {name: own for name, size in _devices(files) if (own := target_of_device(name, size))}
+    if not known or target.name not in target_names():
+        return ()
+    names = listed([f"{printable(name[:_SHOWN_NAME])} ({own})" for name, own in known.items()], 3)
+    return (f"the profile's device is {names}; {target.name} has no names of devices, so it may be another machine",)
 
 
 def _devices(files: Sequence[MeasuredFile]) -> list[tuple[str, int | None]]:

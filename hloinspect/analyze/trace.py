@@ -145,6 +145,7 @@ class _Measured:
 
     files: tuple[MeasuredFile, ...]
     unread: tuple[str, ...] = ()
+    left_out: str = ""
 
 
 def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[str], None] | None) -> _Measured:
@@ -153,12 +154,13 @@ def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[s
     from hloinspect.inputs.remote import find_remote
     from hloinspect.measure.hosts import measure_files
     from hloinspect.measure.outcome import Unread, measure_source
-    from hloinspect.profiles.find import find_profiles
+    from hloinspect.profiles.find import find_profiles, left_out
 
     check_given(tracing.hlo)
     paths = find_remote(source) if is_url(source) else tuple(map(str, find_profiles(source)))
+    others = "" if is_url(source) else left_out(source, [Path(path) for path in paths])
     if len(paths) == 1 and tracing.scheduler is None:
-        return _Measured((measure_source(paths[0], tracing.hlo, on_progress),))
+        return _Measured((measure_source(paths[0], tracing.hlo, on_progress),), left_out=others)
     found = measure_files(
         paths, hlo=tracing.hlo, jobs=tracing.jobs, scheduler=tracing.scheduler, on_progress=on_progress
     )
@@ -168,7 +170,7 @@ def _measured_files(source: str, tracing: TraceOptions, on_progress: Callable[[s
         raise InputError(unread[0])
     if not files:
         raise InputError(f"{source}: none of its {len(paths)} traces can be read, such as {unread[0]}")
-    return _Measured(_with_unique_hosts(files), tuple(unread))
+    return _Measured(_with_unique_hosts(files), tuple(unread), others)
 
 
 def _digest(files: Sequence[MeasuredFile]) -> str | None:
@@ -240,6 +242,7 @@ def _limits(measured: _Measured, others: Sequence[MeasuredFile], allow_broken: b
     if any(file.host == PREDICTION_HOST for file in measured.files):
         limits.insert(0, LIMIT_PREDICTED)
     limits += [f"{file.path} is of another program than most and is not in the figures" for file in others]
+    limits += [measured.left_out] if measured.left_out else []
     return [*limits, *(f"left out: {reason}" for reason in _unread_notes(measured.unread) if allow_broken)]
 
 
@@ -285,15 +288,24 @@ def _of_program(
     files: Sequence[MeasuredFile], program: int | None
 ) -> tuple[tuple[MeasuredFile, ...], tuple[MeasuredFile, ...]]:
     """Return the traces of that program, and those of others. Each host numbers its programs for itself: one of the
-    same name with as many transfers counts too."""
-    kinds = {(seen.name, seen.transfers) for file in files for seen in file.programs if seen.program == program}
+    same name with as many transfers counts too, and one of the same number and another name does not."""
+    main = max((file for file in files if file.program == program), key=lambda file: len(file.devices), default=None)
+    kinds = _kinds(main) if main is not None else set()
+    names = {name for name, _ in kinds if name}
 
     def is_own(file: MeasuredFile) -> bool:
-        chosen = {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
-        return file.program is not None and (file.program == program or bool(chosen & kinds))
+        chosen = _kinds(file)
+        own = {name for name, _ in chosen if name}
+        is_named_so = not names or not own or bool(own & names)
+        return file.program is not None and ((file.program == program and is_named_so) or bool(chosen & kinds))
 
     others = (file for file in files if file.program is not None and not is_own(file))
     return tuple(file for file in files if is_own(file)), tuple(others)
+
+
+def _kinds(file: MeasuredFile) -> set[tuple[str, int | None]]:
+    """Return the name of the program that a trace was measured for, and the number of its transfers."""
+    return {(seen.name, seen.transfers) for seen in file.programs if seen.program == file.program}
 
 
 def _gaps(files: Sequence[MeasuredFile]) -> list[Unknown]:
@@ -327,7 +339,7 @@ def _measured(report: Report, own: Sequence[MeasuredFile], seen: TraceInfo, file
     programs = step_programs(own, _offload_of, doubtful=doubtful)
     seen = replace(seen, step_programs=programs, between_programs_ms=time_between_ms(own, programs))
     transfers = tuple(_of_one_run(transfer, programs) for transfer in transfers)
-    if programs and (judged := judged_text(programs, step.predicted is not None)):
+    if programs and (judged := judged_text(seen, step.predicted is not None)):
         limits = (*limits, judged)
     return replace(report, step=step, transfers=transfers, devices=device_infos(own), trace=seen, limits=limits)
 

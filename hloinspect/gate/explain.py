@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hloinspect.errors import printable
-from hloinspect.gate.snapshot import Snapshot
+from hloinspect.gate.snapshot import MEASURED, Snapshot
 from hloinspect.units import bytes_text, time_text
 
 if TYPE_CHECKING:  # a check without a baseline has no difference to explain, and does not import the code for it
@@ -88,8 +88,28 @@ def amount_texts(value: float, limit: float, unit: str) -> tuple[str, str]:
 
 
 def changed_metrics(found: Difference) -> list[MetricChange]:
-    """Return the figures that differ visibly, or that only one side knows."""
-    return [change for change in found.metrics if _differs(change)]
+    """Return the figures that differ visibly, or that only one side knows.
+
+    What only a module shows is left out where a side is a profile without one.
+    """
+    bare = bool(without_module(found))
+    return [
+        change
+        for change in found.metrics
+        if _differs(change) and not (bare and change.metric.startswith(("bytes.", "count.", "time of ")))
+    ]
+
+
+def without_module(found: Difference) -> tuple[str, ...]:
+    """Return which sides, A or B, are a profile without its module: it lists no transfers, so none came or went."""
+    sides = (("A", found.before), ("B", found.after))
+    return tuple(side for side, one in sides if one.kind == MEASURED and not one.made.fingerprint)
+
+
+def not_compared(sides: Sequence[str]) -> str:
+    """Return what is not compared, since these sides have no module."""
+    verb = "has" if len(sides) == 1 else "have"
+    return f"transfers, findings and classes are not compared: {' and '.join(sides)} {verb} no module"
 
 
 def _differs(change: MetricChange) -> bool:

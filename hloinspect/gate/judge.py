@@ -73,7 +73,7 @@ def check_budget(
     lost = (changes or _difference(before, now)) if before is not None and budget.metric == LOST else None
     value = float(lost.lost_runs) if lost else amount_of(now, budget.metric)
     doubt = doubt_of(report, budget.metric, before if budget.op != ABSOLUTE else None)
-    if value is None:
+    if value is None or (lost and _has_no_module(report)):
         return _unsettled(budget, UNKNOWN, now.kind, doubt or f"there is no {budget.words}")
     share = _whole(report, now, budget) if budget.unit == "%" and budget.op == ABSOLUTE else None
     if budget.unit == "%" and budget.op == ABSOLUTE and not share:
@@ -181,12 +181,17 @@ def doubt_of(report: Report, metric: str, before: Snapshot | None = None) -> str
     if missing:
         return missing[0]
     if family in ("bytes", LOST) or metric in ("count", "count.d2h", "count.h2d"):
-        if report.trace is not None and not report.module.instructions:
+        if _has_no_module(report):
             return "the trace holds no module, so its transfers are not known"
         return ""
     if family == FINDINGS:
         return _rules_doubt(report, metric, before)
     return _time_doubt(report, metric)
+
+
+def _has_no_module(report: Report) -> bool:
+    """Return whether a report is on a profile without a module, so that it lists no transfers."""
+    return report.trace is not None and not report.module.instructions
 
 
 def _memory_doubt(report: Report, part: str, before: Snapshot | None) -> str:

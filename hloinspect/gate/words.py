@@ -66,7 +66,8 @@ def details(checked: Checked) -> list[str]:
     They are the differences from the baseline, the transfers that cost the most, and the commands to look closer.
     """
     report = checked.report
-    lines = explanation(checked.difference) if checked.difference else []
+    known = report.trace is None or report.module.instructions  # else no transfer is known, and none is gone
+    lines = explanation(checked.difference) if checked.difference and known else []
     over = [result.budget for result in checked.results if result.status == OVER]
     lines += _explained(checked, over)
     if any(family_of(budget) != FINDINGS for budget in over):

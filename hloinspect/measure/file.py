@@ -18,8 +18,9 @@ from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
 from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
 from hloinspect.measure.join import ProgramJoin, class_in, join_of, module_name
-from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, ProgramSeen
+from hloinspect.measure.measured import GRAPHS_AS_BLOCKS, MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
+from hloinspect.measure.steps import IMPOSSIBLE
 from hloinspect.offload.records import Unknown
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
@@ -40,14 +41,14 @@ _NO_PROGRAM = Unknown(
     "time",
 )
 _NO_MODULE = Unknown(
-    "the trace carries no module of its program, so transfers and waits cannot be separated from other work",
+    "the trace carries no module of its program, so which transfers it has, and the wait for each, is not known",
     "leave jax.profiler.ProfileOptions.enable_hlo_proto on, and read the .xplane.pb and not the .trace.json.gz; or "
     "give the run's dump: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR",
     "transfers",
 )
 _NO_MODULE_NSYS = Unknown(
-    "a profile of Nsight Systems carries no module of its program, so transfers and waits cannot be separated from "
-    "other work",
+    "a profile of Nsight Systems carries no module of its program, so which transfers it has, and the wait for each, "
+    "is not known",
     "give the dump of the same run: --hlo DIR, of XLA_FLAGS=--xla_dump_to=DIR (or lay it beside the profile)",
     "transfers",
 )
@@ -360,10 +361,11 @@ class _Gathered:
         if not any(device.clean.any() for device in devices):
             seen = sum(len(device.numbers) for device in devices)
             reasons = Counter(reason for device in devices for reason in device.set_aside)
-            why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common(3))
-            self.unknown.append(
-                Unknown(f"no step of {seen} is complete: {why}", "trace more steps: ten in a row are good", "time")
-            )
+            why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+            remedy = "trace more steps: ten in a row are good"
+            if reasons.keys() == {IMPOSSIBLE}:
+                remedy = "profile again: the clock of this profile may be wrong, or its module that of another run"
+            self.unknown.append(Unknown(f"no step of {seen} counts: {why}", remedy, "time"))
         if not all(device.launches_known for device in devices) and seen_copies:
             self.limits.append(
                 "the trace does not say when operations were launched (no host plane, or dropped events): what "
@@ -372,7 +374,7 @@ class _Gathered:
         if self._graphs:
             self.unknown.append(
                 Unknown(
-                    f"{self._graphs:,} CUDA graphs were traced as one block each: nothing in them can be seen",
+                    f"{self._graphs:,} {GRAPHS_AS_BLOCKS}",
                     f"nsys profile --cuda-graph-trace=node, or {GRAPHS_OFF}"
                     if self.space.kind == "nsys"
                     else GRAPHS_OFF,

@@ -51,6 +51,10 @@ if TYPE_CHECKING:
     from hloinspect.measure.typical import TypicalStep
 
 
+GRAPHS_AS_BLOCKS = "CUDA graphs were traced as one block each: nothing in them can be seen"
+"""The end of the reason why steps with such graphs are not measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransferFigures:
     """One transfer in one step: all its executions together, times in ps."""

@@ -175,7 +175,7 @@ def measure_copies(devices: Iterable[Copies], most_bytes_per_s: float) -> Measur
     samples = {(d, m): _sample(every, d, m) for d in _DIRECTIONS for m in _MEMORIES}
     notes = [note for d in _DIRECTIONS if (note := _pageable_note(d, samples[d, PAGEABLE]))]
     if other := sum(device.other for device in every):
-        notes.append(f"{other:,} copies are not known to be between host and device")
+        notes.append(f"{other:,} copies are within device memory, or of memory that is not known: not measured")
     if impossible := sum(device.impossible for device in every):
         notes.append(f"{impossible:,} copies are faster than the device's own memory and were set aside")
     if not any(len(device.bytes) for device in every):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from hloinspect.errors import InputError
 from hloinspect.profiles.nsys.archive_members import find_archives
-from hloinspect.profiles.nsys.find import find_reports
+from hloinspect.profiles.nsys.find import find_reports, other_reports
 from hloinspect.profiles.xplane.find import find_xplanes
+from hloinspect.units import listed
+
+_SHOWN = 3
 
 
 def find_profiles(path: str | Path) -> tuple[Path, ...]:
@@ -22,6 +26,21 @@ def find_profiles(path: str | Path) -> tuple[Path, ...]:
         if others := _others(Path(path)):
             return others
         raise
+
+
+def left_out(path: str | Path, found: Collection[Path]) -> str:
+    """Return which exports and reports of Nsight Systems in a directory are none of ``found``, as a limit, or ""."""
+    path = Path(path)
+    try:
+        others = other_reports(path, found) if path.is_dir() else ()
+    except OSError:
+        return ""
+    if not others:
+        return ""
+    read = listed([one.name for one in found], _SHOWN)
+    return (
+        f"{path} has other profiles, which are not read: {listed(others, _SHOWN)} (read: {read}); name one to read it"
+    )
 
 
 def _others(path: Path) -> tuple[Path, ...]:

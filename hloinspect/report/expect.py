@@ -254,7 +254,7 @@ def _in_profile(path: Path, text: str, name: str) -> _Other:
     if proto is None:
         raise InputError(
             f"{text} holds no module of the program that ran, so there is nothing to compare with: give the run's "
-            "--xla_dump_to directory, or profile with enable_hlo_proto"
+            "--xla_dump_to directory, or a profile of JAX with enable_hlo_proto"
         )
     made = ProgramInfo(versions.get("jax"), versions.get("jaxlib"))
     return _Other("profile", load_module_bytes(proto, f"{text}: its module"), made)

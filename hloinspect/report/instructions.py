@@ -54,7 +54,8 @@ def instructions_info(
     """Return the times of the instructions of these traces, or None where they name none in a step that counts.
 
     ``prices`` are predictions by name. ``whole_groups`` says of a collective whether all devices take part in it
-    together, ``source_of`` gives the user's line of an instruction.
+    together, ``source_of`` gives the user's line of an instruction. All three are of the step's module: another
+    program of the step may have instructions of the same names.
     """
     devices = [(file, device) for file in files for device in file.devices]
     tables = [(device, table) for _, device in devices if (table := device.instructions) is not None]
@@ -65,7 +66,10 @@ def instructions_info(
     skews = collective_skew([file.devices for file in files], frozenset(filter(whole_groups, names)))
     rows = [_row(pooled, place, prices, skews, len(devices)) for place in range(len(pooled.keys))]
     order = sorted(range(len(rows)), key=lambda place: (-rows[place].total_ms, rows[place].name))
-    largest = [rows[place] for place in order[:MAX_LARGEST]]
+    largest = [
+        rows[place] if pooled.keys[place][0] else replace(rows[place], source=source_of(rows[place].name))
+        for place in order[:MAX_LARGEST]
+    ]
     rest = [rows[place] for place in order[MAX_LARGEST:]]
     compared = [row for row in rows if row.predicted is not None]
     inside = [row for row in compared if is_inside(row)]
@@ -74,7 +78,7 @@ def instructions_info(
         steps=pooled.steps,
         total_ms=sum(row.total_ms for row in rows),
         classes=_classes(rows),
-        largest=tuple(_with_source(row, source_of) for row in largest),
+        largest=tuple(largest),
         others=len(rest),
         others_ms=sum(row.total_ms for row in rest),
         skew_by_device=_by_device([(file.host, device.name) for file, device in devices], skews),
@@ -168,10 +172,6 @@ def _row(
         predicted=predicted,
         ratio=found / predicted.time_ms if predicted and predicted.time_ms > 0 else None,
     )
-
-
-def _with_source(row: InstructionTime, source_of: Callable[[str], SourceInfo | None]) -> InstructionTime:
-    return replace(row, source=source_of(row.name))
 
 
 def _classes(rows: Sequence[InstructionTime]) -> tuple[ClassTimes, ...]:

@@ -13,7 +13,8 @@ from hloinspect.measure.measured import MeasuredDevice, MeasuredFile, StepProgra
 from hloinspect.offload.transfers import Offload
 from hloinspect.report.build import transfer_info
 from hloinspect.report.measured import with_measured
-from hloinspect.report.schema import Report, StepInfo, StepProgramInfo, TransferInfo
+from hloinspect.report.program_names import program_names
+from hloinspect.report.schema import Report, StepInfo, StepProgramInfo, TraceInfo, TransferInfo
 from hloinspect.units import PS_PER_MS, listed
 
 Key = tuple[str, int]
@@ -96,10 +97,11 @@ def time_between_ms(files: Sequence[MeasuredFile], programs: Sequence[StepProgra
     return _mean(device.between_ps[device.clean] for device in own) / PS_PER_MS
 
 
-def judged_text(programs: Sequence[StepProgramInfo], has_prediction: bool) -> str:
+def judged_text(trace: TraceInfo, has_prediction: bool) -> str:
     """Return what of a step of several programs is judged, or "" where that is all."""
-    main = next((one.name for one in programs if one.is_module), "")
-    others = [one.name for one in programs if one.transfers]
+    programs, names = trace.step_programs, program_names(trace)
+    main = next((names[one.program_id] for one in programs if one.is_module), "")
+    others = [names[one.program_id] for one in programs if one.transfers]
     if not others and not has_prediction:
         return ""
     text = f"the step is {len(programs)} programs, and its measured figures are those of all"

@@ -43,7 +43,7 @@ def unexplained(step: StepInfo, instructions: InstructionsInfo | None, runs: flo
     if fits and not any(part.of_class for part in parts):
         return None
     values = f"{time_text(predicted.time_ms)} ({time_text(predicted.low_ms)} to {time_text(predicted.high_ms)})"
-    though = ", though the step is as long as predicted" if fits else ""
+    though = ", though the step's time is inside the predicted range" if fits else ""
     text = f"{UNEXPLAINED}{though}: measured {time_text(measured.time_ms)}, predicted {values}"
     if not parts:
         return f"{text}; no class of instructions and no link is responsible alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hloinspect.report.unseen import copies_unseen, graphs_unseen
 from hloinspect.rules.evidence import Evidence
 from hloinspect.rules.rule import ERROR, INFO, MEASURED, TARGET, TRACE, WARNING, Found, Rule
 from hloinspect.rules.words import transfers_text
@@ -15,6 +16,7 @@ SLOW_SHARE = 0.7
 LARGE_BYTES = 16 << 20
 """The size from which on copies reach a link's rate. Smaller ones say nothing of it."""
 
+GRAPHS_OFF = "XLA_FLAGS=--xla_gpu_enable_command_buffer="
 LATE_HOST_SHARE = 0.01
 SET_ASIDE_SHARE = 0.2
 
@@ -153,7 +155,7 @@ def hidden_in_command_buffers(evidence: Evidence) -> Iterator[Found]:
         yield Found(
             message=f"{trace.hidden_events:,} of {trace.events:,} events are in command buffers and do not name their "
             "instruction",
-            remedy="profile with XLA_FLAGS=--xla_gpu_enable_command_buffer=",
+            remedy=f"profile with {GRAPHS_OFF}",
             evidence={"hidden_events": trace.hidden_events, "events": trace.events},
         )
 
@@ -175,17 +177,11 @@ def rocm_without_copies(evidence: Evidence) -> Iterator[Found]:
     References
         ROCm/roctracer issue 45; pytorch/kineto pull request 1398; docs/trace.md.
     """
-    if _is_rocm(evidence):
+    if copies_unseen(evidence.report):
         yield Found(
             message="the trace is one of ROCm, which does not show copies between device and host",
             remedy="`hloinspect inspect` on the module, or a trace of another platform",
         )
-
-
-def _is_rocm(evidence: Evidence) -> bool:
-    from hloinspect.measure.memcpy import ROCM
-
-    return any(unknown.reason.endswith(ROCM) for unknown in evidence.report.unknown)
 
 
 def no_whole_step(evidence: Evidence) -> Iterator[Found]:
@@ -206,7 +202,7 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
         docs/trace.md.
     """
     report = evidence.report
-    if report.trace is None or report.step.measured is not None or _is_rocm(evidence):
+    if report.trace is None or report.step.measured is not None or copies_unseen(report):
         return
     if report.trace.events and not report.trace.programs:
         yield Found(
@@ -214,10 +210,15 @@ def no_whole_step(evidence: Evidence) -> Iterator[Found]:
             "time of its kernels are measured",
             remedy="profile a jitted JAX step; of an nsys profile, with --trace=cuda,nvtx and the module",
         )
+    elif graphs_unseen(report):
+        yield Found(
+            message="whole CUDA graphs are one event each in the trace, so no step of the program is measured",
+            remedy=f"profile with {GRAPHS_OFF}; of nsys, --cuda-graph-trace=node shows what is in them",
+        )
     else:
         yield Found(
-            message="no complete step of the program is in the trace, so nothing is measured",
-            remedy="trace ten steps in a row, after the warm-up, with jax.profiler.trace",
+            message="no step of the program in the trace counts, so nothing is measured",
+            remedy="profile ten steps in a row, after the warm-up (docs/record.md)",
         )
 
 

@@ -186,7 +186,8 @@ def window_too_small(evidence: Evidence) -> Iterator[Found]:
     found = evidence.predicted(numbers[0])
     assert found is not None
     first = evidence.infos[numbers[0]]
-    detail = f"{numbered(numbers[:1])} takes {time_text(found.duration_each_ms)} each time"
+    takes = "is predicted to take" if evidence.report.trace is not None else "takes"
+    detail = f"{numbered(numbers[:1])} {takes} {time_text(found.duration_each_ms)} each time"
     if found.missing_each_ms:
         detail += f", {time_text(found.missing_each_ms)} more than its window"
     fits = found.largest_hidden_bytes

@@ -376,3 +376,18 @@ def test_a_cluster_without_workers_is_given_up(profile: Path) -> None:
         pytest.raises(InputError, match="has had no workers for 1 s"),
     ):
         list(measure_on_cluster(files_of(profile), made.scheduler_address, lambda: None, no_workers_s=1.0))
+
+
+def test_programs_of_one_number_and_of_other_names_are_not_one_program(tmp_path: Path) -> None:
+    """Each process numbers its programs for itself, so the number says nothing of another process's."""
+    host_trace(tmp_path / "worker-0.xplane.pb")
+    host_trace(tmp_path / "worker-1.xplane.pb")
+    alone = trace(str(tmp_path)).report
+    own = compiled("optimizer")
+    run = Run(own.module, own.directions, program=PROGRAM)
+    run.steps(4)
+    other = write_trace(Trace((run.device(),), (own.program,)), tmp_path / "worker-2.xplane.pb")
+    report = trace(str(tmp_path)).report
+    assert report.step == alone.step
+    assert report.module == alone.module
+    assert f"{other} is of another program than most and is not in the figures" in report.limits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -218,7 +219,13 @@ def test_a_rocm_trace_has_kernels_by_class_and_says_that_copies_are_not_known(
     assert "unknown" not in {own.kind for own in found.classes}
     assert not COLLECTIVE_CLASSES & {own.kind for own in found.classes}
     assert {unknown.affects for unknown in report.unknown} == {"transfers"}
-    assert "waiting for the host: not known" in unstyle(to_text(report))
+    text = unstyle(to_text(report))
+    assert "waiting for the host: not known" in text
+    assert "transfers alone: not known" in text
+    page = html_page(trace(str(corpus / "traces" / f"{name}.xplane.pb"), target="mi300x"))
+    assert "<b>not known</b>" in page
+    assert not re.search(r"Waiting for the host</dt><dd><b>0 ms", page)
+    assert "waits" not in text or re.search(r"GPU:\d.* - +- ", text)
 
 
 def test_a_tpu_trace_has_its_waits_as_host_transfers(corpus: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -118,6 +119,31 @@ def test_programs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert len({one.program_id for one in report.trace.step_programs}) == 2
     assert any("jit_step (20), jit_step (21)" in limit for limit in report.limits)
     assert [len(one.transfers) for one in report.trace.step_programs] == [0, 1]
+    flat = " ".join(to_text(report).split())
+    assert "the step is 2 programs: jit_step (20) " in flat
+    assert ", jit_step (21) " in flat
+    assert "transfers of jit_step (21), another program" in flat
+    assert "transfers of jit_step (20), not at those of jit_step (21)" in flat
+
+
+def test_instructions_of_one_name_are_those_of_their_own_program(loop: Loop, tmp_path: Path) -> None:
+    """Both modules have a ``copy-start.2``, and only that of the report's module has a line and a prediction here."""
+    found = traced(loop, tmp_path, target="h100")
+    instructions, own = found.report.instructions, found.report.module.name
+    assert instructions is not None
+    assert found.report.trace is not None
+    names = {one.program_id: one.name for one in found.report.trace.step_programs}
+    assert {names[one.program_id] for one in instructions.largest if one.name == "copy-start.2"} == {own, "jit_step"}
+    for one in instructions.largest:
+        if names[one.program_id] != own:
+            assert one.source is None
+            assert one.predicted is None
+    assert any(one.source for one in instructions.largest)
+    text = to_text(found.report, width=200)
+    assert f"predicted, ratio and inside: of {own} alone" in " ".join(text.split())
+    assert re.search(r"copy-start\.2 +jit_step +h2d", to_text(found.report, width=200, show_all=True))
+    assert re.search(r"copy-start\.2 +jit_loss +d2h", to_text(found.report, width=200, show_all=True))
+    assert "<th>program</th>" in html_page(found).replace(' scope="col"', "").replace(' class="n"', "")
 
 
 def test_a_program_without_a_module_is_a_part_of_the_step(tmp_path: Path) -> None:

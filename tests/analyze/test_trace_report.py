@@ -18,6 +18,7 @@ from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.measure.file import measure_file
 from hloinspect.profiles.xplane.schema import xplane_pb2 as schema
+from hloinspect.render.page import html_page
 from hloinspect.render.terminal.measured_text import to_text
 from hloinspect.report.json import to_json
 from hloinspect.report.schema import Report
@@ -216,6 +217,13 @@ def test_a_graph_in_one_block_leaves_every_verdict_open(slow: Path, tmp_path: Pa
     report = trace(str(path)).report
     assert report.step.measured is None
     assert {(t.verdict, t.measured) for t in report.transfers} == {("unknown", None)}
+    assert {found.code for found in report.findings if found.severity == "warning"} == {"HLO408", "HLO410"}
+    assert all("command_buffer" in found.remedy for found in report.findings if found.code in ("HLO408", "HLO410"))
+    assert "and CUDA graphs with all in them" in done.output
+    page = html_page(trace(str(path), target="h100"))
+    assert "No step of the profile was measured" in page
+    assert "As far as is known" not in page
+    assert "profile of 0 x" not in page
 
 
 def test_copies_of_a_foreign_function_are_no_offload(tmp_path: Path) -> None:

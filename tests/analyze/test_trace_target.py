@@ -252,3 +252,8 @@ def test_the_report_on_a_module_says_who_named_its_target(tmp_path: Path):
         assert target is not None
         sources[target.name] = target.source
     assert sources == {"gb200": "input", "h100": "given"}
+
+
+def test_a_target_without_names_of_devices_may_be_another_machine(h100: str) -> None:
+    limits = trace(h100, target="vr200").report.limits
+    assert any("NVIDIA H100 80GB HBM3 (h100); vr200 has no names of devices" in limit for limit in limits)

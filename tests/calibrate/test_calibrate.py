@@ -160,7 +160,7 @@ def test_copies_between_devices_are_counted_separately(tmp_path: Path) -> None:
         line.event("MemcpyD2D", index * MS, MS // 2, memcpy_details=text)
     found = calibrate(gpu.write(tmp_path), "h100")
     assert found.figures == ()
-    assert found.notes == ("4 copies are not known to be between host and device",)
+    assert found.notes == ("4 copies are within device memory, or of memory that is not known: not measured",)
 
 
 def test_copies_faster_than_the_devices_own_memory_are_set_aside_and_counted(tmp_path: Path) -> None:

@@ -7,15 +7,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from hloinspect.analyze import inspect as api
+from hloinspect.cli import main
 from hloinspect.errors import InputError, UsageError
 from hloinspect.gate.baseline import Baseline, load_baseline, to_json, update_baseline
 from hloinspect.gate.snapshot import Snapshot, snapshot_of
+from tests.support.cuda_checks import play, trace_of
+from tests.support.cuda_traces import write_trace
 from tests.support.gate_samples import (
     FIXTURES,
     OLD_FIXTURES,
@@ -50,6 +54,26 @@ def entries_of(path: Path) -> list[str]:
 
 
 # ---- the file
+
+
+def test_transfers_of_a_profile_without_its_module_are_not_lost_but_unknown(tmp_path: Path) -> None:
+    whole = trace_of(play("optimizer"), "optimizer")
+    paths = [
+        str(write_trace(one, tmp_path / f"{name}.xplane.pb"))
+        for name, one in (("with", whole), ("without", replace(whole, modules=())))
+    ]
+    options = ("--target", "h100", "--baseline", tmp_path / "baseline.json", "--as", "step")
+    assert check(paths[0], *options, "--update-baseline").exit_code == 0
+    assert check(paths[0], *options, "--budget", "lost=0").exit_code == 0
+    found = check(paths[1], *options, "--budget", "lost=0")
+    assert found.exit_code == 3
+    assert "UNKNOWN" in found.output
+    assert "FAILED" not in found.output
+    assert "gone" not in found.output
+    compared = CliRunner().invoke(main, ["diff", *paths, "--target", "h100"])
+    assert compared.exit_code == 3
+    assert "are not compared: B has no module" in " ".join(compared.output.split())
+    assert not any(word in compared.output for word in ("gone ", "bytes.", "time of "))
 
 
 def test_what_is_written_is_read_again_to_the_same_bytes(baseline: Path, snapshot: Snapshot) -> None:

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from hloinspect.analyze.inspect import inspect
+from hloinspect.analyze.trace import trace
 from hloinspect.errors import InputError
 from hloinspect.inputs.classify import is_trace
 from hloinspect.profiles.content import content_of
-from hloinspect.profiles.find import find_profiles
+from hloinspect.profiles.find import find_profiles, left_out
 from hloinspect.profiles.open import open_trace
 from tests.support.cuda_checks import play, trace_of
-from tests.support.nsys_traces import Writing, write_nsys
+from tests.support.nsys_traces import Writing, write_dump, write_nsys
 from tests.support.xspace_builder import TraceBuilder
 
 REPORT = b"NVIDIA Tegra Profiler Report 2025@6@1@190-256136895201v0.\n"
@@ -137,6 +139,7 @@ def test_a_report_is_exported_by_nsys(tmp_path: Path, report: Path, export: Path
     [
         ("sys.exit('The file was made\\nby a newer version.')", "The file was made by a newer version"),
         ("pass", "wrote no SQLite file"),
+        ("open(target, 'wb').write(bytes(range(256)))", "wrote no SQLite file"),
         ("open(target, 'wb').write(b'SQLite format 3\\0')", "cut off"),
     ],
 )
@@ -176,6 +179,9 @@ def in_folder(folder: Path, export: Path, names: dict[str, float]) -> Path:
         ({"a.nsys-rep": 2, "a.sqlite": 2}, ["a.sqlite"]),
         ({"a.nsys-rep": 3, "a.sqlite": 2}, ["a.nsys-rep"]),
         ({"a.node0.rank1.sqlite": 1, "a.node1.rank0.sqlite": 2}, ["a.node0.rank1.sqlite", "a.node1.rank0.sqlite"]),
+        ({"r_1.sqlite": 1, "r_0.sqlite": 2, "r_2.sqlite": 0}, ["r_0.sqlite", "r_1.sqlite", "r_2.sqlite"]),
+        ({"step_100.sqlite": 1, "step_200.sqlite": 2}, ["step_200.sqlite"]),
+        ({"r_0.sqlite": 1, "r_2.sqlite": 2}, ["r_2.sqlite"]),
     ],
 )
 def test_a_directory_has_the_newest_run_with_its_ranks(
@@ -184,6 +190,27 @@ def test_a_directory_has_the_newest_run_with_its_ranks(
     folder = in_folder(tmp_path / "runs", export, names)
     assert [path.name for path in find_profiles(folder)] == expected
     assert is_trace(str(folder))
+
+
+def test_what_else_a_directory_has_is_said(tmp_path: Path, export: Path) -> None:
+    folder = in_folder(
+        tmp_path / "runs", export, {"a_0.sqlite": 3, "a_1.sqlite": 3, "old.sqlite": 1, "old.nsys-rep": 1}
+    )
+    said = left_out(folder, find_profiles(folder))
+    assert "not read: old.sqlite (read: a_0.sqlite, a_1.sqlite)" in said
+    assert any(said == limit for limit in trace(str(folder)).report.limits)
+    (folder / "old.sqlite").unlink()
+    (folder / "old.nsys-rep").unlink()
+    assert left_out(folder, find_profiles(folder)) == ""
+    assert left_out(folder / "a_0.sqlite", (folder / "a_0.sqlite",)) == ""
+
+
+def test_an_export_beside_a_trace_of_jax_is_said(tmp_path: Path, export: Path) -> None:
+    folder = in_folder(tmp_path / "runs", export, {"a.sqlite": 1})
+    TraceBuilder().write(folder / "host.xplane.pb")
+    found = find_profiles(folder)
+    assert [path.name for path in found] == ["host.xplane.pb"]
+    assert "not read: a.sqlite (read: host.xplane.pb)" in left_out(folder, found)
 
 
 def test_a_database_of_another_kind_of_name_or_content_is_no_run(tmp_path: Path, export: Path) -> None:
@@ -199,3 +226,11 @@ def test_a_dump_with_a_profile_in_it_is_a_dump(tmp_path: Path, export: Path) -> 
     (folder / "module_0001.jit_f.sm_9.0_gpu_after_optimizations.txt").write_text("HloModule jit_f")
     assert not is_trace(str(folder))
     assert [path.name for path in find_profiles(folder)] == ["a.sqlite"]
+
+
+def test_of_a_dump_with_profiles_the_dump_is_judged_and_the_profiles_are_named(tmp_path: Path, export: Path) -> None:
+    folder = write_dump(trace_of(play("optimizer", 1), "optimizer"), tmp_path / "dump")
+    assert not any("profiles" in limit for limit in inspect(str(folder), target="h100").report.limits)
+    in_folder(folder, export, {"a.sqlite": 1})
+    limits = inspect(str(folder), target="h100").report.limits
+    assert "the dump's directory has profiles, which only `hloinspect trace` reads: a.sqlite" in limits

@@ -192,10 +192,11 @@ def test_lost_events_are_warnings_and_other_messages_notes(tmp_path: Path) -> No
     assert "nsys says: SLI." in space.notes
 
 
-def test_of_the_environment_only_the_flags_of_xla_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("between", [";", "\n", "\r\n"])
+def test_of_the_environment_only_the_flags_of_xla_are_kept(tmp_path: Path, between: str) -> None:
     export = Export("2026.2")
     copy_of(export, copyKind=1, srcKind=1, dstKind=2)
-    value = "A_TOKEN=secret;XLA_FLAGS=--xla_dump_to=/dump --xla_a=b;OTHER=secret"
+    value = f"A_TOKEN=secret;XLA_FLAGS=--xla_dump_to=/dump --xla_a=b{between}OTHER=secret"
     export.add("TARGET_INFO_SYSTEM_ENV", devStateName="", name="DeviceEnvironment", nameEnum=610, value=value)
     space = open_trace(export.write(tmp_path / "synthetic.sqlite"))
     (plane,) = [plane for plane in space.planes if plane.name == "/host:metadata"]

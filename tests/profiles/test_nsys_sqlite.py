@@ -12,11 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click import unstyle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloinspect import trace as trace_file
 from hloinspect.errors import InputError
+from hloinspect.render.terminal.measured_text import to_text
 from tests.measure.test_oracle import disturbed, random_run, some_module
 from tests.support.cuda_checks import assert_is_as_played, one, play, trace_of
 from tests.support.cuda_runtime import PROGRAM, Form, Run, Speeds, compiled
@@ -397,6 +399,17 @@ def test_every_table_may_be_missing(tmp_path: Path, table: str, version: Version
         one_file, other = found.files
         for name in ("stall_ps", "exposed_ps", "compute_ps"):
             assert one(other).figures[name].tolist() == one(one_file).figures[name].tolist()
+
+
+def test_without_copies_the_waits_for_them_are_not_known(tmp_path: Path) -> None:
+    trace = trace_of(play("optimizer", speeds=SLOW), "optimizer")
+    path = write_nsys(trace, tmp_path / "synthetic.sqlite", Writing(), without=("CUPTI_ACTIVITY_KIND_MEMCPY",))
+    report = of_export(path, trace).report
+    assert {transfer.verdict for transfer in report.transfers} == {"unknown"}
+    text = unstyle(to_text(report))
+    assert "waiting for the host: not known" in text
+    assert "transfers alone: not known" in text
+    assert "2 of 2 are unknown, such as h2d 1: no event of it is in a step that counts." in text
 
 
 def test_a_lost_call_leaves_its_operation_without_a_name(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_classes_that_are_off_are_named_where_the_step_fits() -> None:
     text = unexplained(step(100), with_classes(of_class("matmul", 30, 60, 50, 70), of_class("copy", 60, 30, 25, 35)))
     assert text is not None
     assert text.startswith(
-        "the model does not explain this profile, though the step is as long as predicted: measured 100 ms"
+        "the model does not explain this profile, though the step's time is inside the predicted range: measured 100 ms"
     )
     assert "copy instructions take 60 ms where 30 ms is predicted" in text
 

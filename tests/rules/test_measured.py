@@ -53,6 +53,14 @@ def test_a_rocm_trace_is_reported_once(name: str) -> None:
     assert "HLO106" in {rule.code for rule in report.rules_not_run}
 
 
+def test_steps_with_rates_that_cannot_be_are_no_reason_to_trace_more_of_them(tmp_path: Path) -> None:
+    report = played(tmp_path, "jax0.12.0.1/h100_offload_by_xla")  # 1 GiB in 0.1 ms
+    (unknown,) = report.unknown
+    assert unknown.reason == "no step of 4 counts: rates that cannot be (4)"
+    assert "clock" in unknown.remedy
+    assert "trace more" not in unknown.remedy
+
+
 @needs_corpus
 def test_a_trace_without_a_whole_step_says_so() -> None:
     assert codes(trace(str(CORPUS / "traces" / "cuda_v100_tensorflow_2020.xplane.pb")).report) == {"HLO410"}

@@ -341,9 +341,8 @@ def _check_size(path: str | Path, name: str) -> int:
     page = 1 << 16 if page == 1 else page
     pages = int.from_bytes(head[28:32], "big")
     if len(head) < 100 or (head[24:28] == head[92:96] and pages * page > size):
-        raise InputError(
-            f"{name}: an SQLite file that is cut off: {size:,} of {pages * page:,} bytes (an incomplete download?)"
-        )
+        whole = f" of {pages * page:,}" if pages * page > size else ""
+        raise InputError(f"{name}: an SQLite file that is cut off: {size:,}{whole} bytes (an incomplete download?)")
     return size
 
 

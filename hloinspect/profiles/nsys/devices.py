@@ -21,7 +21,7 @@ _MOST_MESSAGES = 20
 _LOST = re.compile(
     r"\b(?:drop|lost|lose|discard|overflow|incomplete|missing|truncat|out of memory|not all)", re.IGNORECASE
 )
-_FLAGS = re.compile(r"(?:^|;)XLA_FLAGS=\"?([^;\"]*)")
+_FLAGS = re.compile(r"(?:^|;)XLA_FLAGS=\"?([^;\"\r\n]*)")
 _GPU_STATS = {
     "gpu_device_name": "name",
     "memory_bandwidth": "memoryBandwidth",

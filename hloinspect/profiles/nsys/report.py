@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hloinspect.errors import InputError
-from hloinspect.profiles.content import is_packed
+from hloinspect.profiles.content import SQLITE, content_of, is_packed
 from hloinspect.profiles.nsys.packed import temporary_folder, unpacked_file
 from hloinspect.profiles.nsys.sqlite import EXPORT, open_sqlite
 from hloinspect.profiles.xplane.space import XSpace
@@ -49,7 +49,7 @@ def _exported(program: str, path: Path, name: str) -> XSpace:
         report.symlink_to(path.resolve())  # nsys takes a file by its suffix, and may write beside it
         command = [program, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(target)]
         _run([*command, str(report)], folder, name)
-        if not target.is_file():
+        if content_of(target) != SQLITE:
             raise InputError(f"{name}: nsys wrote no SQLite file: run `{EXPORT}` to see why")
         return open_sqlite(target, name)
 

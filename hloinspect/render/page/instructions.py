@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hloinspect.render.page.elements import element, sentence, table
 from hloinspect.render.page.sides import Side
 from hloinspect.render.page.words import share
+from hloinspect.report.program_names import program_names
 from hloinspect.report.schema import ClassTimes, InstructionsInfo, InstructionTime
 from hloinspect.units import time_text
 
@@ -29,13 +30,17 @@ def instructions(sides: Sequence[Side]) -> str:
         label = f"{side.label} " if side.label else ""
         rows = [_class_row(one, found) for one in found.classes]
         parts.append(table(_CLASS_HEAD, rows, f"{label}A step's time by class, added up over streams", range(1, 10)))
-        largest = [_row(one) for one in found.largest[:_SHOWN]]
-        parts.append(table(_HEAD, largest, f"{label}The instructions that take the longest", range(2, 9)))
+        trace = side.report.trace
+        names = program_names(trace) if trace is not None and trace.step_programs else {}
+        largest = [_row(one, names) for one in found.largest[:_SHOWN]]
+        head = (_HEAD[0], "program", *_HEAD[1:]) if names else _HEAD
+        numbers = range(3, 10) if names else range(2, 9)
+        parts.append(table(head, largest, f"{label}The instructions that take the longest", numbers))
     if not parts:
         return ""
     note = (
         "Skew is the time for which a collective waits for the slowest device. The ratio is measured time without skew "
-        "over predicted time."
+        "over predicted time. Of a step of several programs, predicted times are those of the module of this report."
     )
     return element("section", f"<h2>Instructions</h2><p>{sentence(note)}</p>{''.join(parts)}", id="instructions")
 
@@ -56,9 +61,11 @@ def _class_row(one: ClassTimes, found: InstructionsInfo) -> tuple[str, ...]:
     )
 
 
-def _row(one: InstructionTime) -> tuple[str, ...]:
+def _row(one: InstructionTime, names: Mapping[int, str]) -> tuple[str, ...]:
+    """Return the row of an instruction; ``names`` are those of the step's programs where it is several."""
     return (
         one.name,
+        *((names.get(one.program_id, f"program {one.program_id}"),) if names else ()),
         one.kind,
         f"{one.executions:.4g}",
         time_text(one.median_ms),

@@ -25,6 +25,9 @@ SCRIPTS = ("decode.js", "layout.js", "paint.js", "timeline.js", "tables.js", "pa
 MARK = '<meta name="generator" content="hloinspect">'
 """The mark by which a page of ours is known."""
 
+_UNNAMED = "no program"
+"""What a profile that names no program is called, here as on a terminal."""
+
 
 def build(sides: Sequence[Side], difference: Difference | None = None) -> str:
     """Return the page of one or two inputs as text."""
@@ -34,7 +37,7 @@ def build(sides: Sequence[Side], difference: Difference | None = None) -> str:
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
     )
-    title = " | ".join(side.report.module.name for side in sides)
+    title = " | ".join(side.report.module.name or _UNNAMED for side in sides)
     head = (
         '<meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -55,7 +58,7 @@ def _hash(source: str) -> str:
 
 
 def _body(sides: Sequence[Side], difference: Difference | None) -> str:
-    names = [text(side.report.module.name) for side in sides]
+    names = [text(side.report.module.name or _UNNAMED) for side in sides]
     title = " and ".join(names) if len(set(names)) > 1 else names[0]
     parts = [
         sections.summary(sides),

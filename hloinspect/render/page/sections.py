@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from hloinspect.render.page.elements import element, preformatted, prose, sentence, table, text
 from hloinspect.render.page.sides import Side
-from hloinspect.render.page.words import MOODS, Figure, compared, kind_text, summary_figures, verdict_of
-from hloinspect.report.schema import FindingInfo, ProgramInfo, Report
+from hloinspect.render.page.words import MOODS, UNSEEN, Figure, compared, kind_text, summary_figures, verdict_of
+from hloinspect.report.schema import DeviceInfo, FindingInfo, ProgramInfo, Report
 from hloinspect.report.unexplained import unexplained_text
+from hloinspect.report.unseen import waits_unseen
 from hloinspect.units import time_text
 
 if TYPE_CHECKING:
@@ -93,9 +94,17 @@ def _finding_id(finding: FindingInfo, side: Side) -> str:
 
 def differences(found: Difference) -> str:
     """Return what differs between two inputs: figures, and the lines of `hloinspect diff`."""
-    from hloinspect.gate.explain import amount_text, changed_metrics, explanation, percent_text
+    from hloinspect.gate.explain import (
+        amount_text,
+        changed_metrics,
+        explanation,
+        not_compared,
+        percent_text,
+        without_module,
+    )
 
     parts = ["<h2>What is different in B</h2>"]
+    bare = without_module(found)
     rows = [
         (change.metric, amount_text(change.before, change.unit), amount_text(change.after, change.unit), percent)
         for change in changed_metrics(found)
@@ -103,10 +112,10 @@ def differences(found: Difference) -> str:
     ]
     if rows:
         parts.append(table(("figure", "A", "B", "change"), rows, "Figures that differ, a step", (1, 2, 3)))
-    lines = explanation(found, show_all=True)
+    lines = [not_compared(bare)] if bare else explanation(found, show_all=True)
     items = "".join(f"<li>{text(' '.join(line.split()))}</li>" for line in lines)
     parts.append(f'<ul class="changes">{items}</ul>' if items else "")
-    if not rows and not items:
+    if not rows and not items and not bare:
         parts.append("<p>No difference was found.</p>")
     return element("section", "".join(parts), id="difference")
 
@@ -181,8 +190,7 @@ def devices(sides: Sequence[Side]) -> str:
                 f"{device.steps_analyzed:,} of {device.steps_seen:,}",
                 time_text(device.step_ms.median) if device.step_ms else "?",
                 time_text(device.compute_ms) if device.compute_ms is not None else "?",
-                time_text(device.stall_ms) if device.stall_ms is not None else "?",
-                time_text(device.stall_spread_ms.p90) if device.stall_spread_ms else "?",
+                *_waits(side.report, device),
                 time_text(device.idle_ms) if device.idle_ms is not None else "?",
             )
             for device in side.report.devices
@@ -191,6 +199,16 @@ def devices(sides: Sequence[Side]) -> str:
         if rows:
             tables.append(table(head, rows, f"{side.label} Devices".strip(), range(1, 7)))
     return element("section", "<h2>Devices</h2>" + "".join(tables), id="devices") if tables else ""
+
+
+def _waits(report: Report, device: DeviceInfo) -> tuple[str, str]:
+    """Return the mean and the ninetieth percentile of a device's waits."""
+    step, spread = report.step.measured, device.stall_spread_ms
+    if device.stall_ms is None or spread is None:
+        return "?", "?"
+    if spread.max <= 0 and step is not None and waits_unseen(report, step):
+        return UNSEEN, UNSEEN
+    return time_text(device.stall_ms), time_text(spread.p90)
 
 
 # ---- how far to trust it

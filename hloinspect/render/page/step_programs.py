@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hloinspect.render.page.elements import element, sentence, table
 from hloinspect.render.page.sides import Side
 from hloinspect.render.terminal.report_text import share, tensor_text
+from hloinspect.report.program_names import program_names
 from hloinspect.report.schema import Report, StepProgramInfo, TransferInfo
 from hloinspect.units import bytes_text, time_text
 
@@ -23,8 +24,15 @@ def _of_side(report: Report, label: str) -> list[str]:
     trace, step = report.trace, report.step.measured
     if trace is None or step is None or not trace.step_programs:
         return []
+    names = program_names(trace)
     rows = [
-        (one.name, f"\u00d7{one.runs:.3g}", time_text(one.time_ms), share(one.time_ms, step.time_ms), _role(one))
+        (
+            names[one.program_id],
+            f"\u00d7{one.runs:.3g}",
+            time_text(one.time_ms),
+            share(one.time_ms, step.time_ms),
+            _role(one),
+        )
         for one in trace.step_programs
     ]
     between = trace.between_programs_ms or 0.0
@@ -33,7 +41,7 @@ def _of_side(report: Report, label: str) -> list[str]:
     parts = [table(head, rows, f"{label} Programs, means of a step".strip(), (1, 2, 3))]
     for program in trace.step_programs:
         if program.transfers:
-            caption = f"{label} Transfers of {program.name}, times measured".strip()
+            caption = f"{label} Transfers of {names[program.program_id]}, times measured".strip()
             parts.append(table(_HEAD, [_row(one) for one in program.transfers], caption, range(2, 8)))
     if any(program.transfers for program in trace.step_programs):
         parts.append(element("p", sentence("measured, but neither predicted nor judged by a rule")))

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from hloinspect.errors import printable
 from hloinspect.report.schema import MeasuredStep, MemoryInfo, PredictedStep, Report
+from hloinspect.report.unseen import waits_unseen
 from hloinspect.thresholds import SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, time_text
 
 GOOD, BAD, OPEN, WRONG, NONE, USED = "good", "bad", "open", "wrong", "none", "used"
 MOODS = {GOOD: "hidden", BAD: "stalls", OPEN: "not sure", WRONG: "problem", NONE: "no transfers"}
 """A word for each kind of answer. Wrong: nothing stalls, and yet a finding is an error."""
+
+
+UNSEEN = "not known"
+"""What stands for a measured time of zero that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,12 @@ def kind_text(report: Report) -> str:
     """Return how the figures were obtained, in words."""
     target, trace = report.target, report.trace
     if trace is not None:
-        what = f"{len(report.devices)} x {printable(trace.device_type) or 'device'}"
-        hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
+        count, hosts = len(report.devices), f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
+        unnamed = f"{count} {'device' if count == 1 else 'devices'} without a name in it"
+        what = f"{count} x {printable(trace.device_type)}" if trace.device_type else unnamed
         text = f"Measured: read from a profile of {what}{hosts}."
+        if report.step.measured is None:
+            text = "Read from a profile, of which no step was measured."
         inferred = ", the target of that device" if target and target.source == "profile" else ""
         beside = f" Predicted beside it for {_target(report)}{inferred}." if report.step.predicted and target else ""
         return f"{text}{beside}"
@@ -73,6 +81,12 @@ def verdict_of(report: Report) -> Verdict:
     if step is None:
         why = doubt or "there is neither a prediction nor a measured step"
         return Verdict(OPEN, "Whether host transfers hide behind compute is not known.", f"{why}. {counted}")
+    if report.trace is not None and report.step.measured is None:
+        predicted = "The figures below are predicted."
+        found = "No step of the profile was measured: whether host transfers hide behind compute is not known."
+        return Verdict(
+            OPEN, found, " ".join(part for part in (f"{doubt}." if doubt else "", counted, predicted) if part)
+        )
     share_of_step = step.stall_ms / step.time_ms if step.time_ms > 0 else 0.0
     if not report.transfers and step.stall_ms <= 0:
         if missing or report.host_copies:
@@ -124,16 +138,16 @@ def summary_figures(report: Report) -> list[Figure]:
     if isinstance(step, MeasuredStep):
         seen = f"measured, mean of {step.steps_analyzed:,} steps, {range_text(step.step_ms.min, step.step_ms.max)}"
         spread = step.stall_spread_ms
-        found += [
-            Figure("Step", time_text(step.time_ms), seen),
-            Figure(
-                "Waiting for the host",
-                time_text(step.stall_ms),
-                f"{share(step.stall_ms, step.time_ms)} of the step, {range_text(spread.min, spread.max)} in a step",
-                step.stall_ms / step.time_ms if step.time_ms > 0 else None,
-                _mood(step),
-            ),
-        ]
+        waits = Figure(
+            "Waiting for the host",
+            time_text(step.stall_ms),
+            f"{share(step.stall_ms, step.time_ms)} of the step, {range_text(spread.min, spread.max)} in a step",
+            step.stall_ms / step.time_ms if step.time_ms > 0 else None,
+            _mood(step),
+        )
+        if waits_unseen(report, step):
+            waits = Figure("Waiting for the host", UNSEEN, "not all transfers are in the profile")
+        found += [Figure("Step", time_text(step.time_ms), seen), waits]
     elif step is not None:
         low, high = step.stall_low_ms, step.stall_high_ms
         found += [
@@ -197,7 +211,7 @@ def compared(report: Report) -> list[tuple[str, str, str]]:
     if programs:  # predicted is one of them, and of that only the time is measured by itself
         own = ((one.name, time_text(predicted.time_ms), time_text(one.time_ms)) for one in programs if one.is_module)
         return list(own)
-    rows = [
+    rows: list[tuple[str, float, float | None]] = [
         ("step", predicted.time_ms, measured.time_ms),
         ("compute", predicted.compute_ms, measured.compute_ms),
         ("collectives alone", predicted.collective_exposed_ms, measured.collective_exposed_ms),
@@ -205,4 +219,6 @@ def compared(report: Report) -> list[tuple[str, str, str]]:
         ("exposed to the host", predicted.exposed_ms.d2h, measured.exposed_ms.d2h),
         ("exposed from the host", predicted.exposed_ms.h2d, measured.exposed_ms.h2d),
     ]
-    return [(name, time_text(one), time_text(other)) for name, one, other in rows]
+    if waits_unseen(report, measured):
+        rows = [(name, one, None if name.endswith("the host") else other) for name, one, other in rows]
+    return [(name, time_text(one), UNSEEN if other is None else time_text(other)) for name, one, other in rows]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from hloinspect.errors import printable
-from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS
+from hloinspect.kinds import EXPOSED, HIDDEN, PARTIAL, SYNCHRONOUS, UNKNOWN
 from hloinspect.render.terminal.copies_text import copies_text
 from hloinspect.render.terminal.instructions_text import instruction_lines
 from hloinspect.render.terminal.notes import limit_lines, unknown_lines
@@ -24,8 +24,10 @@ from hloinspect.render.terminal.report_text import (
 )
 from hloinspect.render.terminal.table import Layout, columns_named, cut, table
 from hloinspect.render.terminal.wrap import flow, shown_length, wrapped
-from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, TransferInfo
+from hloinspect.report.program_names import program_names
+from hloinspect.report.schema import DeviceInfo, HostInfo, MeasuredStep, MeasuredTransfer, Report, Spread, TransferInfo
 from hloinspect.report.unexplained import unexplained_text
+from hloinspect.report.unseen import copies_unseen, graphs_unseen, waits_unseen
 from hloinspect.thresholds import SHOWN_REASONS, SHOWN_ROWS, SMALL_STALL_SHARE
 from hloinspect.units import bytes_text, listed, time_text
 
@@ -86,8 +88,10 @@ def _head(report: Report, width: int) -> list[str]:
     if trace is None:
         return [*_unexplained(report, width), *parts]
     hosts = f" on {len(trace.hosts)} hosts" if len(trace.hosts) > 1 else ""
-    what = printable(trace.device_type) or "devices"
-    parts.append(f"measured on {len(report.devices)} x {what}{hosts}" if report.devices else "no device was measured")
+    count = len(report.devices)
+    known, device = printable(trace.device_type), "device" if count == 1 else "devices"
+    what = f"{count} x {known}" if known else f"{count} {device} without a name in the profile"
+    parts.append(f"measured on {what}{hosts}" if count else "no device was measured")
     if report.program.jax:
         parts.append(f"jax {printable(report.program.jax)}")
     parts.append(f"{trace.events:,} events")
@@ -100,7 +104,7 @@ def _step(report: Report, width: int) -> list[str]:
         return [click.style("no step was measured", fg="magenta") + ": see 'not known' below"]
     color = "green" if step.stall_ms < SMALL_STALL_SHARE * step.time_ms else "red"
     stall = f"waiting for the host {time_text(step.stall_ms)} = {share(step.stall_ms, step.time_ms)}"
-    if step.stall_ms <= 0 and any(unknown.affects == "transfers" for unknown in report.unknown):
+    if waits_unseen(report, step):
         color, stall = "magenta", "waiting for the host: not known"
     time, spread = f"measured step {click.style(time_text(step.time_ms), bold=True)}", f"({_range(step)})"
     fits = shown_length(time) + 1 + len(spread) <= width
@@ -108,11 +112,11 @@ def _step(report: Report, width: int) -> list[str]:
     if step.collective_exposed_ms > 0:
         parts.append(f"collectives alone {time_text(step.collective_exposed_ms)}")
     parts.append(click.style(stall, fg=color))
-    rest = [
-        f"transfers alone {time_text(step.exposed_ms.total)} (d2h {time_text(step.exposed_ms.d2h)}, "
-        f"h2d {time_text(step.exposed_ms.h2d)})",
-        f"idle {time_text(step.idle_ms)}",
-    ]
+    alone = f"transfers alone {time_text(step.exposed_ms.total)} (d2h {time_text(step.exposed_ms.d2h)}, "
+    alone += f"h2d {time_text(step.exposed_ms.h2d)})"
+    rest = [alone, f"idle {time_text(step.idle_ms)}"]
+    if copies_unseen(report) or (report.transfers and all(one.measured is None for one in report.transfers)):
+        rest = ["transfers alone: not known", f"idle, or copying to or from the host, {time_text(step.idle_ms)}"]
     if step.host_bound_ms > 0:
         rest.append(f"the host was late for {time_text(step.host_bound_ms)}")
     lines = [*flow(parts, "   ", width, _INDENT), *flow([f"  {rest[0]}", *rest[1:]], "   ", width, _INDENT)]
@@ -156,8 +160,9 @@ def programs_text(report: Report) -> str:
     trace, step = report.trace, report.step.measured
     assert trace is not None
     assert step is not None
+    names = program_names(trace)
     parts = [
-        f"{printable(one.name) or f'program {one.program_id}'}{f' x{one.runs:.3g}' if one.runs != 1 else ''} "
+        f"{printable(names[one.program_id])}{f' x{one.runs:.3g}' if one.runs != 1 else ''} "
         f"{time_text(one.time_ms)} = {share(one.time_ms, step.time_ms)}"
         for one in trace.step_programs
     ]
@@ -195,9 +200,11 @@ def _table(report: Report, width: int, show_all: bool) -> list[str]:
 def _other_tables(report: Report, width: int, show_all: bool) -> list[str]:
     """Return the transfers of the step's other programs."""
     lines: list[str] = []
+    names = program_names(report.trace) if report.trace else {}
     for program in report.trace.step_programs if report.trace else ():
         if program.transfers:
-            caption = f" transfers of {printable(program.name)}, another program of the step, by ids of its own:"
+            name = printable(names[program.program_id])
+            caption = f" transfers of {name}, another program of the step, by ids of its own:"
             lines += ["", *wrapped(caption, width, 0, 3), *_rows(program.transfers, False, width, show_all)]
     return lines
 
@@ -264,6 +271,10 @@ def _reasons(report: Report, width: int) -> list[str]:
     for transfer in waiting[:SHOWN_REASONS]:
         text = f"{transfer.direction} {transfer.id} is {transfer.verdict}: {printable(transfer.reason)}."
         lines += wrapped(text, width, 1, 3)
+    if unseen := [t for t in report.transfers if t.verdict == UNKNOWN and t.reason]:
+        first = f"such as {unseen[0].direction} {unseen[0].id}: {printable(unseen[0].reason)}"
+        text = f"{len(unseen):,} of {len(report.transfers):,} are unknown, {first}."
+        lines += wrapped(text, width, 1, 3)
     rest = sum(t.verdict == HIDDEN for t in report.transfers)
     if rest and waiting:
         lines.append(f" {rest} of {len(report.transfers)} are hidden.")
@@ -281,7 +292,7 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
         return []
     shown = hosts if show_all else hosts[:MAX_DEVICES]
     head = ["host", "devices", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
-    lines = table(columns_named(head, {"host"}), [_host_row(host) for host in shown], width, _HOSTS)
+    lines = table(columns_named(head, {"host"}), [_host_row(report, host) for host in shown], width, _HOSTS)
     if len(shown) < len(hosts):
         lines.append(f" and {len(hosts) - len(shown)} faster hosts (--all shows them)")
     times = [host.step.time_ms for host in hosts if host.step]
@@ -301,14 +312,15 @@ def _hosts(report: Report, width: int, show_all: bool) -> list[str]:
     return lines
 
 
-def _host_row(host: HostInfo) -> list[str]:
+def _host_row(report: Report, host: HostInfo) -> list[str]:
     step = host.step
     assert step is not None
     return [
         printable(host.host),
         *(f"{host.devices:,}", f"{step.steps_analyzed:,}"),
-        *(time_text(value) for value in (step.time_ms, step.step_ms.p90, step.compute_ms, step.stall_ms)),
-        *(time_text(step.stall_spread_ms.p90), time_text(step.idle_ms)),
+        *(time_text(value) for value in (step.time_ms, step.step_ms.p90, step.compute_ms)),
+        *_waits(report, step.stall_spread_ms),
+        time_text(step.idle_ms),
     ]
 
 
@@ -320,7 +332,9 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     shown = devices if show_all else devices[:MAX_DEVICES]
     many_hosts = len({device.host for device in devices}) > 1
     head = ["device", "steps", "step", "p90", "compute", "waits", "p90", "idle"]
-    lines = table(columns_named(head, {"device"}), [_device_row(one, many_hosts) for one in shown], width, _DEVICES)
+    lines = table(
+        columns_named(head, {"device"}), [_device_row(report, one, many_hosts) for one in shown], width, _DEVICES
+    )
     times = [device.step_ms.mean for device in devices if device.step_ms]
     excess = max(times) / min(times) - 1 if min(times) else 0.0
     slowest = f"{printable(devices[0].name).removeprefix('/device:')}, {100 * excess:.1f} % behind the fastest"
@@ -328,7 +342,15 @@ def _devices(report: Report, width: int, show_all: bool) -> list[str]:
     return lines
 
 
-def _device_row(device: DeviceInfo, many_hosts: bool) -> list[str]:
+def _waits(report: Report, waits: Spread) -> tuple[str, str]:
+    """Return the mean and the ninetieth percentile of waits, as the line of the step has them."""
+    step = report.step.measured
+    if waits.max <= 0 and step is not None and waits_unseen(report, step):
+        return "-", "-"
+    return time_text(waits.mean), time_text(waits.p90)
+
+
+def _device_row(report: Report, device: DeviceInfo, many_hosts: bool) -> list[str]:
     name = printable(device.name).removeprefix("/device:")
     steps, waits = device.step_ms, device.stall_spread_ms
     assert steps is not None
@@ -337,7 +359,7 @@ def _device_row(device: DeviceInfo, many_hosts: bool) -> list[str]:
         f"{printable(device.host)} {name}" if many_hosts else name,
         f"{device.steps_analyzed:,}",
         *(time_text(value) for value in (steps.mean, steps.p90)),
-        *(time_text(device.compute_ms or 0.0), time_text(waits.mean), time_text(waits.p90)),
+        *(time_text(device.compute_ms or 0.0), *_waits(report, waits)),
         time_text(device.idle_ms or 0.0),
     ]
 
@@ -373,7 +395,8 @@ def _other(report: Report, width: int) -> list[str]:
     total = sum(program.device_ms for program in trace.programs)
     if others and total:
         spent = sum(program.device_ms for program in others)
-        names = listed([printable(program.name or str(program.program_id)) for program in others], 3)
+        called = program_names(trace)
+        names = listed([printable(called[program.program_id]) for program in others], 3)
         lines.append(f"other programs took {share(spent, total)} of the devices' time: {names}")
         if spent > _MANY_OTHERS * total and trace.classes_ms:
             every = sum(trace.classes_ms.values())
@@ -381,7 +404,10 @@ def _other(report: Report, width: int) -> list[str]:
             lines.append(f"all programs by class of instruction: {listed(parts, 6)}")
     if report.step.measured is None and trace.work_events:
         time = time_text(trace.work_ms or 0.0)
-        lines.append(f"kernels, memsets and copies within device memory: {trace.work_events:,}, {time}")
+        what = "kernels, memsets and copies within device memory"
+        if graphs_unseen(report):
+            what = "kernels, memsets, copies within device memory, and CUDA graphs with all in them"
+        lines.append(f"{what}: {trace.work_events:,}, {time}")
     return [cut(line, width) for line in lines]
 
 
