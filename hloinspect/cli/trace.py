@@ -29,6 +29,7 @@ EPILOG = """\b
 Examples:
   hloinspect trace profile/
   hloinspect trace host.xplane.pb --link 50GB/s
+  hloinspect trace report.sqlite --hlo dump
   hloinspect trace profile/ --expect compiled/ --format json -o trace.json
   hloinspect trace gs://bucket/profile --jobs 8 --allow-broken
 

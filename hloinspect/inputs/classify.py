@@ -11,8 +11,7 @@ from typing import Final, Literal
 
 from hloinspect.decoding import read_text
 from hloinspect.errors import InputError
-from hloinspect.profiles.nsys.archive_members import is_nsys_jax
-from hloinspect.profiles.nsys.find import is_nsys
+from hloinspect.profiles.content import may_be_nsys
 
 STEP: Final = "step"
 COMPILED: Final = "compiled"
@@ -97,8 +96,11 @@ def is_trace(text: str) -> bool:
     try:
         if path.name.endswith(_TRACES) or (path / "plugins" / "profile").is_dir():
             return True
-        if not path.exists():
+        if not path.is_dir() and not (path.is_file() and may_be_nsys(path)):
             return False
+        from hloinspect.profiles.nsys.archive_members import is_nsys_jax
+        from hloinspect.profiles.nsys.find import is_nsys
+
         return is_nsys_jax(path) or (not (path.is_dir() and _has_modules(path)) and is_nsys(path))
     except (OSError, ValueError, InputError):  # a name too long, or with a zero byte; a damaged zip
         return False

@@ -17,7 +17,7 @@ import numpy as np
 from hloinspect.errors import InputError, UsageError
 from hloinspect.hlo.load import DEFAULT_MAX_BYTES, load_module
 from hloinspect.inputs.dumps import dumped_modules
-from hloinspect.profiles.distinct import distinct
+from hloinspect.profiles.distinct import distinct_rows
 from hloinspect.profiles.xplane import EventMetadata, Plane, XSpace, embedded_modules
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID, program_id_of
 from hloinspect.profiles.xplane.space import PlaneMetadata, StatColumn, StatValue
@@ -212,7 +212,7 @@ def _add_events(plane: Plane, names: dict[int, str], ops: dict[int, set[str]]) -
             continue
         for stat, home in (("hlo_op", ops), ("hlo_module", None)):
             column = columns.stats[stat]
-            _, (numbers, kinds, bits) = distinct((program.integers(), column.kinds.astype(np.int64), column.bits))
+            _, (numbers, kinds, bits) = distinct_rows((program.integers(), column.kinds.astype(np.int64), column.bits))
             few = StatColumn(kinds.astype(np.uint8), bits, column.texts, column.names)
             for number, code in zip(numbers.tolist(), (labels := few.labels())[0].tolist(), strict=True):
                 text = labels[1][code] if code >= 0 else ""

@@ -14,6 +14,7 @@ from hloinspect.kinds import D2H, ClassifiedBy, HostMemory
 from hloinspect.measure import join
 from hloinspect.measure.join import Joined, ProgramJoin
 from hloinspect.measure.memcpy import PINNED, UNSTATED, CopyKind, copy_kind
+from hloinspect.profiles.distinct import distinct, distinct_places, with_column
 from hloinspect.profiles.xplane import Columns, Plane, StatColumn
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID
 from hloinspect.profiles.xplane.space import REF
@@ -28,7 +29,6 @@ BY: tuple[ClassifiedBy, ...] = ("hlo", "memcpy", "name")
 STREAM = "Stream #"
 _OP_STATS = ("hlo_op", PROGRAM_ID, "memcpy_details")
 _CORRELATION = "correlation_id"
-_DENSE = 1 << 22
 COMMAND_BUFFER = "command_buffer"
 GRAPH = "CudaGraphExec"
 _PLAIN, _NCCL, _GRAPH, _MEMCPY = range(4)
@@ -170,11 +170,11 @@ class _OpTable:
         code, size = np.zeros(len(columns), np.int64), 1
         for name in _OP_STATS:
             for column in (columns.stats[name].kinds, columns.stats[name].bits):
-                code, size = _with(code, size, column)
+                code, size = with_column(code, size, column)
         names, name_of = distinct(columns.metadata_id)
         classes = np.array([self._classes.get(name, _PLAIN) for name in names.tolist()], np.uint8)
-        code, size = _with(code, size, classes[name_of])
-        _, events, which = distinct_rows(code)
+        code, size = with_column(code, size, classes[name_of])
+        _, events, which = distinct_places(code)
         order = np.argsort(events)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
@@ -189,7 +189,7 @@ class _OpTable:
         classes = np.array([self._classes.get(kind, _PLAIN) for kind in kinds.tolist()], np.int64)
         code = (hlo + 1) * len(numbers) + which
         code = (code * (len(detail_names) + 1) + details + 1) * 4 + (classes[kind_of] if len(kinds) else 0)
-        _, index, inverse = distinct_rows(code)
+        _, index, inverse = distinct_places(code)
         own = np.zeros(len(index), np.int32)
         for place, event in enumerate(index.tolist()):
             op = hlo_names[hlo[event]] if hlo[event] >= 0 else ""
@@ -267,25 +267,6 @@ def _joined_op(joined: Joined, program: int, copy: CopyKind | None, name: str) -
 # ---- columns of texts and numbers
 
 
-def _with(code: Ints, size: int, column: NDArray[np.uint8] | Ints) -> tuple[Ints, int]:
-    """Return codes that also distinguish the values of a column, and their number. The given codes are below
-    ``size``."""
-    low, high = (int(np.min(column)), int(np.max(column))) if len(column) else (0, 0)
-    if low == high:
-        return code, size
-    if (high - low + 1) * size > _DENSE:
-        keys, code = distinct(code)
-        size = len(keys)
-    if (high - low + 1) * size > _DENSE:
-        keys, column = distinct(column.astype(np.int64))
-        low, high = 0, len(keys) - 1
-    span = high - low + 1
-    code = code * span
-    code += column
-    code -= low
-    return code, size * span
-
-
 def _some(columns: Columns, events: Ints) -> Columns:
     stats = {
         name: StatColumn(stat.kinds[events], stat.bits[events], stat.texts, stat.names)
@@ -308,33 +289,3 @@ def labels(column: StatColumn) -> tuple[Ints, tuple[str, ...]]:
         codes = np.where([name is not None for name in names], place, -1)
         return codes[inverse], tuple(name for name in names if name is not None)
     return column.labels()
-
-
-def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Return what ``np.unique`` returns with the inverse. Small numbers are not sorted."""
-    keys, _, inverse = distinct_rows(values, index=False)
-    return keys, inverse
-
-
-def distinct_rows(values: Ints, *, index: bool = True) -> tuple[Ints, Ints, Ints]:
-    """Return the different values, sorted, a place of each (if ``index``), and for each element the number of its
-    value."""
-    if not len(values):
-        return values, values, values
-    low, high = int(np.min(values)), int(np.max(values))
-    if low == high:
-        return values[:1], np.zeros(1, np.int64), np.zeros(len(values), np.int64)
-    if high - low >= _DENSE:
-        keys, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        return keys, first, inverse
-    moved = values - low
-    seen = np.zeros(high - low + 1, np.bool_)
-    seen[moved] = True
-    keys = np.flatnonzero(seen)
-    place = np.zeros(len(seen), np.int64)
-    place[keys] = np.arange(len(keys))
-    inverse = place[moved]
-    first = np.zeros(len(keys), np.int64)
-    if index:
-        first[inverse] = np.arange(len(values))
-    return keys + low, first, inverse

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -17,16 +17,14 @@ from hloinspect.measure.copies import CopySample, copy_samples, other_copies
 from hloinspect.measure.events import BY, DeviceEvents, Op, gpu_events
 from hloinspect.measure.explained import Explained, explained
 from hloinspect.measure.host import Launches, step_marks
-from hloinspect.measure.join import ProgramJoin, join_of, module_name
+from hloinspect.measure.join import ProgramJoin, class_in, join_of, module_name
 from hloinspect.measure.measured import GRAPHS_AS_BLOCKS, MeasuredDevice, MeasuredFile, ProgramSeen
 from hloinspect.measure.memcpy import ROCM, is_rocm
 from hloinspect.measure.steps import IMPOSSIBLE
 from hloinspect.offload.records import Unknown
-from hloinspect.predict.classes import class_by_name
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules, host_of
-from hloinspect.profiles.xplane.embedded import PLANE as METADATA
-from hloinspect.profiles.xplane.embedded import program_id_of
+from hloinspect.profiles.xplane.embedded import program_names, versions_of
 from hloinspect.units import listed
 
 GPU, TPU = "/device:GPU:", "/device:TPU:"
@@ -160,7 +158,7 @@ class _Gathered:
         self._unattributed = 0
         self._events = 0
         self._unusable = 0
-        self._names = _program_names(space)
+        self._names = program_names(space)
 
     def add_gpus(self, planes: Sequence[Plane]) -> None:
         marks, launches = step_marks(self.space), Launches(self.space)
@@ -214,8 +212,7 @@ class _Gathered:
         """Add up the device's time by class of instruction, over all programs; events that name none are left out."""
         for op, time in zip(ops, spent_ps, strict=True):
             if op.kind != events.IGNORED and not op.is_hidden and (op.program or op.rank >= 0):
-                joined = self.joins(op.program)
-                self._classes[joined.class_of(op.name) if joined else class_by_name(op.name)] += time
+                self._classes[class_in(self.joins(op.program), op.name)] += time
 
     def add_tpus(self, planes: Sequence[Plane]) -> None:
         for plane in planes:
@@ -284,7 +281,7 @@ class _Gathered:
             graph_blocks=self._graphs,
             unattributed_ps=self._unattributed,
             class_ps=dict(self._classes),
-            versions=_versions(self.space),
+            versions=versions_of(self.space),
             events=self._events,
             explained=self._explained(program),
             module_path=self.joins.source(program),
@@ -390,29 +387,6 @@ class _Gathered:
                 f"and do not name their instruction: totals hold, but waits and copies in them cannot be separated; "
                 f"{GRAPHS_OFF} shows them{_OR_WHOLE if self.space.kind == 'nsys' else ''}"
             )
-
-
-def _program_names(space: XSpace) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for plane in space.planes:
-        if plane.name == METADATA:
-            for kind in plane.events.values():
-                number = program_id_of(kind)
-                if number is not None:
-                    names[number] = kind.name.partition("(")[0]
-    return names
-
-
-def _versions(space: XSpace) -> Mapping[str, str]:
-    """Return ``jax_version`` and ``jaxlib_version``, which JAX writes since 0.9."""
-    found = {}
-    for plane in space.planes:
-        if plane.name == METADATA:
-            for key in ("jax", "jaxlib"):
-                value = plane.stats.get(f"{key}_version")
-                if isinstance(value, str):
-                    found[key] = value
-    return found
 
 
 def _memory_of(plane: Plane) -> int:

@@ -17,8 +17,7 @@ from hloinspect.kinds import InstructionClass
 from hloinspect.measure import events
 from hloinspect.measure.events import Op
 from hloinspect.measure.figures import Floats
-from hloinspect.measure.join import ProgramJoin
-from hloinspect.predict.classes import class_by_name
+from hloinspect.measure.join import ProgramJoin, class_in
 from hloinspect.timeline.spans import Flags, Ints
 
 MAX_SAMPLES = 64
@@ -112,7 +111,7 @@ def instruction_times(
     return InstructionTimes(
         names=tuple(keys[i][1] for i in seen.tolist()),
         programs=tuple(keys[i][0] for i in seen.tolist()),
-        classes=tuple(_class_of(joins[keys[i][0]], keys[i][1]) for i in seen.tolist()),
+        classes=tuple(class_in(joins[keys[i][0]], keys[i][1]) for i in seen.tolist()),
         steps=steps,
         executions=runs[seen],
         events=count[seen],
@@ -146,10 +145,6 @@ def _chosen(found: StepEvents, is_instruction: Flags) -> Ints | None:
 
 def _executions(joined: ProgramJoin | None, name: str) -> int:
     return joined.executions_of(name) if joined is not None else 0
-
-
-def _class_of(joined: ProgramJoin | None, name: str) -> InstructionClass:
-    return joined.class_of(name) if joined is not None else class_by_name(name)
 
 
 def _collectives(ops: Sequence[Op], of_op: Ints, count: int, whole: Flags | None) -> Flags:

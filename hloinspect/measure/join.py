@@ -38,6 +38,7 @@ START: Final = "start"
 DONE: Final = "done"
 WHOLE: Final = "whole"
 MAX_CLIMB = 64
+_CLASSES: dict[str, InstructionClass] = {HOST_COPY: "host copy", CALLBACK: "callback", CONTROL: "control flow"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +168,7 @@ class ProgramJoin:
             return class_by_name(name)
         if joined.kind == TRANSFER:
             return joined.direction or "other"
-        if joined.kind in (HOST_COPY, CALLBACK, CONTROL):
-            return (
-                "host copy" if joined.kind == HOST_COPY else "callback" if joined.kind == CALLBACK else "control flow"
-            )
-        return class_of(self.module, *self._places[joined.name])
+        return _CLASSES.get(joined.kind) or class_of(self.module, *self._places[joined.name])
 
     def place_of(self, name: str) -> tuple[Computation, Instruction] | None:
         """Return the instruction that the runtime executes for that name and its computation, or None where the module
@@ -314,6 +311,11 @@ def _body_last(instruction: Instruction, callee: str) -> int:
 def module_name(path: str, program: int) -> str:
     """Return the name of a program's module for errors."""
     return f"{path}: program {program}"
+
+
+def class_in(joined: ProgramJoin | None, name: str) -> InstructionClass:
+    """Return the class of the instruction of that name. Without its module only the name is known."""
+    return joined.class_of(name) if joined is not None else class_by_name(name)
 
 
 @lru_cache(maxsize=2)

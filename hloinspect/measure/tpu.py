@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hloinspect.kinds import D2H, SetAsideReason
 from hloinspect.measure import events, join
-from hloinspect.measure.events import BY_HLO, BY_NAME, Op, distinct
+from hloinspect.measure.events import BY_HLO, BY_NAME, Op
 from hloinspect.measure.instructions import StepEvents, instruction_times
 from hloinspect.measure.join import DONE, START, WHOLE, ProgramJoin
 from hloinspect.measure.measured import MeasuredDevice
@@ -26,6 +26,7 @@ from hloinspect.measure.overlap import FROM_HOST, TO_HOST, Busy, Moves, figures,
 from hloinspect.measure.queue import CLEAN_SHARE, MODULES, OPS
 from hloinspect.measure.steps import CLOCK, IMPOSSIBLE, MISSING, WARM_UP, edge_reason, unusual, warm_up
 from hloinspect.measure.typical import Work, typical_step
+from hloinspect.profiles.distinct import distinct
 from hloinspect.profiles.xplane import EventMetadata, Plane
 from hloinspect.profiles.xplane.embedded import PROGRAM_ID, program_id_of
 from hloinspect.profiles.xplane.wire import WireError, fields

@@ -17,6 +17,7 @@ from hloinspect.measure import events
 from hloinspect.measure.events import DeviceEvents
 from hloinspect.measure.join import Loop, ProgramJoin
 from hloinspect.measure.steps import innermost_bounds
+from hloinspect.profiles.distinct import distinct
 from hloinspect.timeline.spans import Flags, Ints
 
 FAR = np.int64(1) << np.int64(60)
@@ -212,7 +213,7 @@ def _only_one(found: DeviceEvents, main: Stream, first: Ints, last: Ints) -> Fla
 
 def done_table(joined: ProgramJoin | None, pair: Ints) -> Ints:
     """Return the places at which each pair is waited for, in rows; _NEVER where there is none."""
-    numbers, which = events.distinct(pair)
+    numbers, which = distinct(pair)
     rows = [joined.done_ranks(number) if joined is not None else () for number in numbers.tolist()]
     table = np.full((len(rows), max((len(row) for row in rows), default=0) or 1), _NEVER, np.int64)
     for place, row in enumerate(rows):

@@ -58,6 +58,12 @@ def content_of(path: str | Path) -> Content:
     return CHROME if is_json and head[:1] not in _XSPACE_TAGS else OTHER
 
 
+def may_be_nsys(path: str | Path) -> bool:
+    """Return whether a file may be what Nsight Systems or nsys-jax wrote. A zip or Parquet file may be anything else
+    too."""
+    return content_of(path) in (SQLITE, REPORT, ARCHIVE) or Path(path).name.endswith(RAW_SUFFIXES)
+
+
 def is_packed(path: str | Path) -> bool:
     """Return whether a file is packed. Raises OSError."""
     with open(path, "rb") as file:

@@ -15,7 +15,7 @@ def open_trace(path: str | Path, on_progress: Callable[[str], None] | None = Non
     """Return the trace in a file: an XSpace, a Chrome trace, or what Nsight Systems and nsys-jax write.
 
     The content says which it is, not the name. SQLite exports and reports of Nsight Systems may be packed (gzip, xz,
-    zstd). A report is exported by nsys, which takes a while: ``on_progress`` is told so. Raises InputError.
+    zstd). A report is exported by nsys, which takes a while: ``on_progress`` gets a line then. Raises InputError.
     """
     content = content_of(path)
     if content == CHROME:

@@ -34,7 +34,6 @@ from hloinspect.units import listed
 
 if TYPE_CHECKING:
     from hloinspect.inputs.dumps import DumpedModule
-    from hloinspect.profiles.xplane import XSpace
 
 __all__ = ["DIFFERENT", "compare_against", "compare_expected", "flags_beside", "unknown_of_difference"]
 
@@ -244,11 +243,11 @@ def _in_profile(path: Path, text: str, name: str) -> _Other:
     from hloinspect.inputs.modules import with_given_modules
     from hloinspect.measure.file import measure_space
     from hloinspect.profiles.open import open_trace
-    from hloinspect.profiles.xplane import embedded_modules
+    from hloinspect.profiles.xplane.embedded import embedded_modules, program_names, versions_of
 
     space = with_given_modules(open_trace(path), ())
-    protos, versions = embedded_modules(space), _versions(space)
-    named = [number for number in protos if _program_names(space).get(number) == name]
+    protos, names, versions = embedded_modules(space), program_names(space), versions_of(space)
+    named = [number for number in protos if names.get(number) == name]
     proto = protos[named[0]] if len(named) == 1 else None
     if proto is None and protos:
         proto = measure_space(space).module or (next(iter(protos.values())) if len(protos) == 1 else None)
@@ -257,20 +256,5 @@ def _in_profile(path: Path, text: str, name: str) -> _Other:
             f"{text} holds no module of the program that ran, so there is nothing to compare with: give the run's "
             "--xla_dump_to directory, or a profile of JAX with enable_hlo_proto"
         )
-    made = ProgramInfo(versions.get("jax_version"), versions.get("jaxlib_version"))
+    made = ProgramInfo(versions.get("jax"), versions.get("jaxlib"))
     return _Other("profile", load_module_bytes(proto, f"{text}: its module"), made)
-
-
-def _program_names(space: XSpace) -> dict[int, str]:
-    from hloinspect.profiles.xplane.embedded import PLANE, program_id_of
-
-    kinds = (kind for plane in space.planes if plane.name == PLANE for kind in plane.events.values())
-    found = ((program_id_of(kind), kind.name.partition("(")[0]) for kind in kinds)
-    return {number: name for number, name in found if number is not None}
-
-
-def _versions(space: XSpace) -> dict[str, str]:
-    from hloinspect.profiles.xplane.embedded import PLANE
-
-    stats = (item for plane in space.planes if plane.name == PLANE for item in plane.stats.items())
-    return {key: value for key, value in stats if isinstance(value, str)}

@@ -69,4 +69,4 @@ def test_a_real_archive_is_predicted_beside_the_measurement(corpus: Path) -> Non
     assert report.step.predicted is not None
     assert report.step.measured is not None
     assert (report.step.measured.steps_analyzed, report.step.measured.steps_seen) == (16, 20)
-    assert any("no host transfers" in limit for limit in report.limits)
+    assert any("copies that no instruction makes" in limit for limit in report.limits)

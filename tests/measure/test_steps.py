@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hloinspect.measure.events import _OpTable, distinct_rows, labels
+from hloinspect.measure.events import _OpTable, labels
 from hloinspect.measure.join import Loop
 from hloinspect.measure.steps import cut_runs, edge_reason, unusual, warm_up
+from hloinspect.profiles.distinct import distinct_places
 from hloinspect.profiles.xplane import Columns, EventMetadata, Plane, StatColumn
 from hloinspect.profiles.xplane.space import INT64, REF, STR, PlaneMetadata
 
@@ -96,7 +97,7 @@ def test_a_first_step_is_warm_up_if_it_took_half_as_long_again_as_at_least_two_o
 @pytest.mark.parametrize("values", [[], [5], [7, 7], [3, 1, 3, 2], [-4, 1 << 62, -4, 0]])
 def test_different_values_are_those_that_sorting_finds(values: list[int]):
     column = np.array(values, np.int64)
-    found, first, inverse = distinct_rows(column)
+    found, first, inverse = distinct_places(column)
     assert found.tolist() == sorted(set(values))
     assert found[inverse].tolist() == values
     assert column[first].tolist() == found.tolist()

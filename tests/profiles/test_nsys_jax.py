@@ -16,7 +16,7 @@ from hloinspect.inputs.classify import is_trace
 from hloinspect.profiles.find import find_profiles
 from hloinspect.profiles.nsys.archive import open_nsys_jax
 from hloinspect.profiles.nsys.archive_members import find_archives, is_nsys_jax
-from hloinspect.profiles.nsys.archive_ranges import Program, distinct, op_in, program_in, work_of
+from hloinspect.profiles.nsys.archive_ranges import work_of
 from hloinspect.profiles.nsys.archive_tables import Ranges
 from hloinspect.profiles.open import open_trace
 from hloinspect.profiles.xplane import Plane, XSpace, embedded_modules
@@ -115,35 +115,6 @@ def test_the_deepest_ranges_of_instructions_are_the_events(tmp_path: Path) -> No
     assert space.kind == "nsys-jax"
 
 
-@pytest.mark.parametrize(
-    ("title", "op"),
-    [
-        ("Thunk:#hlo_op=fusion.3#", "fusion.3"),
-        ("Thunk:#name=,hlo_op=input_concatenate_fusion#", "input_concatenate_fusion"),
-        ("Thunk:#name=jit(f)/reduce_sum[axes=(0,)],hlo_op=all-reduce-start#", "all-reduce-start"),
-        ("Thunk:#name=a,hlo_op=no,hlo_op=copy-start.1,unique_hlo_op_id=3#", "copy-start.1"),
-        ("Thunk:#hlo_op=#", ""),
-        ("Thunk:#nothing#", ""),
-    ],
-)
-def test_an_instruction_is_read_from_the_title_of_its_range(title: str, op: str) -> None:
-    assert op_in(title) == op
-
-
-@pytest.mark.parametrize(
-    ("title", "program"),
-    [
-        ("XlaModule:#hlo_module=jit_f,program_id=16#", Program(16, "jit_f")),
-        ("XlaModule:#prefix=jit(f)/a,b=c,hlo_module=jit_f,program_id=0#", Program(0, "jit_f")),
-        ("XlaModule:#hlo_module=gemm_fusion_dot.11#", Program(-1, "gemm_fusion_dot.11")),
-        ("XlaModule:#hlo_module=jit_f,program_id=16", Program(16, "jit_f")),
-        ("XlaModule:#prefix=a#", None),
-    ],
-)
-def test_a_program_is_read_from_the_title_of_its_range(title: str, program: Program | None) -> None:
-    assert program_in(title) == program
-
-
 def ranges_of(kinds: Sequence[tuple[int, int]], parents: Sequence[int]) -> Ranges:
     """Return ranges by kind (0 module, 1 thunk, 2 other) and name, and the place of the range around each."""
     texts = [f"TSL:XlaModule:#hlo_module=m{n},program_id={n}#" for n in range(3)]
@@ -204,13 +175,6 @@ def test_events_are_those_that_a_walk_over_the_tree_finds(tree: tuple[list[tuple
         for row, op, program, run in zip(work.row, work.op, work.program, work.run, strict=True)
     }
     assert found == expected
-
-
-@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(5, 9), max_size=12))
-def test_different_values_are_those_of_a_set(values: list[int]) -> None:
-    keys, which = distinct(np.array(values, np.int64))
-    assert keys.tolist() == sorted(set(values))
-    assert keys[which].tolist() == values
 
 
 # ---- devices

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hloinspect.profiles.nsys.pages import ABSENT, map_pages
+from tests.support.nsys_builder import new_database
 from tests.support.thorough import examples
 
 INTEGERS = (0, 1, -1, 127, -128, 255, 1 << 15, -(1 << 23), 1 << 31, 1 << 40, -(1 << 47), 1 << 55, (1 << 63) - 1)
@@ -19,7 +20,8 @@ INTEGERS = (0, 1, -1, 127, -128, 255, 1 << 15, -(1 << 23), 1 << 31, 1 << 40, -(1
 
 def written(path: Path, rows: list[tuple[object, ...]], page_size: int, numbers: list[int] | None = None) -> int:
     """Write a table of untyped columns, and return the first page of its tree."""
-    with sqlite3.connect(path) as connection:
+    path.unlink(missing_ok=True)
+    with new_database(path) as connection:
         connection.execute(f"PRAGMA page_size = {page_size}")
         connection.execute("CREATE TABLE t (a, b, c, d)")
         own = numbers or range(1, len(rows) + 1)
@@ -28,7 +30,6 @@ def written(path: Path, rows: list[tuple[object, ...]], page_size: int, numbers:
             [(number, *row) for number, row in zip(own, rows, strict=True)],
         )
         (root,) = connection.execute("SELECT rootpage FROM sqlite_master").fetchone()
-    connection.close()
     return int(root)
 
 
@@ -54,7 +55,7 @@ CELLS = st.one_of(
 def test_columns_are_those_that_sqlite_reads(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[object, ...]], page_size: int
 ) -> None:
-    path = tmp_path_factory.mktemp("pages") / "any.sqlite"
+    path = tmp_path_factory.getbasetemp() / "any.sqlite"
     root = written(path, rows, page_size)
     found = read(path, root, (2, -1, 0))
     assert found is not None
@@ -92,15 +93,26 @@ def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) 
     assert read(path, root, (4,)) is None
 
 
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
+    """Return a file of several pages, and the first page of its table."""
+    path = tmp_path_factory.mktemp("sound") / "any.sqlite"
+    root = written(path, [(n, "t" * (n % 90), -n, None) for n in range(300)], 512)
+    return path.read_bytes(), root
+
+
 @given(st.data())
 @settings(max_examples=examples(200, 20_000))
-def test_damage_gives_numbers_or_nothing(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = tmp_path_factory.mktemp("damage") / "any.sqlite"
-    root = written(path, [(n, "t" * (n % 90), -n, None) for n in range(300)], 512)
-    content = bytearray(path.read_bytes())
+def test_damage_gives_numbers_or_nothing(
+    tmp_path_factory: pytest.TempPathFactory, sound: tuple[bytes, int], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "damaged.sqlite"
+    whole, root = sound
+    content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 6))):
         content[data.draw(st.integers(100, len(content) - 1))] = data.draw(st.integers(0, 255))
     del content[data.draw(st.integers(len(content) // 2, len(content))) :]
+    path.unlink(missing_ok=True)  # the last one may still be mapped
     path.write_bytes(bytes(content))
     pages = map_pages(path)
     if pages is not None and (found := pages.table(root, (0, 2))) is not None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from hloinspect import trace as trace_file
 from hloinspect.errors import InputError
 from tests.support.cuda_traces import D2H, MAIN, US, Device, Event, Trace, memcpy_details
-from tests.support.nsys_builder import SCHEMA, Cell, Export, Form, columns_of
+from tests.support.nsys_builder import SCHEMA, Cell, Export, Form, columns_of, new_database
 from tests.support.nsys_traces import Writing, export_of
 from tests.support.places import ROOT
 
@@ -99,17 +99,16 @@ def write_untyped(export: Export, path: Path, changed: Mapping[tuple[str, int, s
     ``changed`` is by table, number of the row, and column.
     """
     path.unlink(missing_ok=True)
-    connection = sqlite3.connect(path)
-    for table in tables_of(export):
-        columns = columns_of(table, export.form) or ()
-        connection.execute(f"CREATE TABLE {table} ({', '.join(chr(34) + column.name + chr(34) for column in columns)})")
-        rows = [
-            [changed.get((table, n, column.name), row.get(column.name, column.default)) for column in columns]
-            for n, row in enumerate(export.rows[table])
-        ]
-        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
-    connection.commit()
-    connection.close()
+    with new_database(path) as connection:
+        for table in tables_of(export):
+            columns = columns_of(table, export.form) or ()
+            names = ", ".join(f'"{column.name}"' for column in columns)
+            connection.execute(f"CREATE TABLE {table} ({names})")
+            rows = [
+                [changed.get((table, n, column.name), row.get(column.name, column.default)) for column in columns]
+                for n, row in enumerate(export.rows[table])
+            ]
+            connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", rows)
     return path
 
 

@@ -48,7 +48,7 @@ _FAR_NS = 1 << 52
 EXPORT = "nsys export --type sqlite"
 _NO_TIMES = (
     "the archive does not say when operations were launched (Nsight Systems 2024.5 and later leave the host's times "
-    "out of it), so a wait for the host cannot be told from one for a transfer"
+    "out of it), so a wait for the host cannot be distinguished from one for a transfer"
 )
 
 
@@ -261,7 +261,7 @@ def _thread_gaps(devices: Sequence[Device]) -> list[Gap]:
 def _transfers(
     members: Members, devices: Sequence[Device], modules: Modules
 ) -> tuple[tuple[Gap, ...], tuple[str, ...]]:
-    """Return what is not known of transfers, or why there are none."""
+    """Return what is not known of transfers, and what to say of copies."""
     programs = list(dict.fromkeys(device.main for device in devices if device.main is not None))
     report = next((printable(name) for name in members.names() if name.endswith(".nsys-rep")), "the .nsys-rep")
     missing = [printable(program.name) for program in programs if program not in modules.found]
@@ -286,8 +286,4 @@ def _transfers(
         ), () if any((device.process.ranges.launched >= 0).any() for device in devices) else (_NO_TIMES,)
     if not programs:
         return (), ()
-    names = listed([printable(program.name) for program in programs], 2)
-    return (), (
-        f"no host transfers: nothing in the module of {names} is in host memory (S(5)); copies that no instruction "
-        "makes (device_put, device_get) are not recorded in an archive of nsys-jax",
-    )
+    return (), ("copies that no instruction makes (device_put, device_get) are not recorded in an archive of nsys-jax",)

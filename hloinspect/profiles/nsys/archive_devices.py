@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hloinspect.profiles.nsys.archive_ranges import Program, Work, distinct
+from hloinspect.profiles.distinct import distinct
+from hloinspect.profiles.nsys.archive_ranges import Program, Work
 from hloinspect.profiles.nsys.archive_tables import DeviceFacts, Ranges
 from hloinspect.timeline.spans import Ints
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hloinspect.profiles.distinct import distinct
 from hloinspect.profiles.nsys.archive_devices import Device
 from hloinspect.profiles.nsys.archive_modules import DumpedModule, is_asynchronous, is_collective
-from hloinspect.profiles.nsys.archive_ranges import Program, distinct
+from hloinspect.profiles.nsys.archive_ranges import Program
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID
 from hloinspect.profiles.xplane.space import (
     ABSENT,

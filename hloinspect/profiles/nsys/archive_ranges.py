@@ -7,12 +7,12 @@ asynchronous start has two ranges, a library call with a workspace too) is a par
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.nsys import names as titles
 from hloinspect.profiles.nsys.archive_tables import Ranges
 from hloinspect.timeline.spans import Flags, Ints
 
@@ -20,9 +20,6 @@ MAX_DEPTH = 256
 """Most levels of ranges. XLA nests one for each loop or branch around an instruction."""
 
 _OTHER, _MODULE, _THUNK = range(3)
-_DENSE = 1 << 22
-_OP = re.compile(r"[A-Za-z0-9._\-]+")
-_PROGRAM = re.compile(r"[,#]hlo_module=(.*?)(?:,program_id=(\d{1,19}))?#?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +84,15 @@ def _read_names(names: tuple[str, ...]) -> tuple[Ints, Ints, tuple[str, ...], In
     ops: dict[str, int] = {}
     programs: dict[Program, int] = {}
     for place, name in enumerate(names):
-        title = name.removeprefix("TSL:")
-        if title.startswith("Thunk:#") and (op := op_in(title)):
+        title = name.removeprefix(f"{titles.TSL}:")
+        if op := titles.thunk_op(title):
             kinds[place], op_of[place] = _THUNK, ops.setdefault(op, len(ops))
-        elif title.startswith("XlaModule:#"):
+        elif title.startswith(titles.MODULE):
             kinds[place] = _MODULE
-            if program := program_in(title):
+            if module := titles.module_of(title):
+                program = Program(-1 if module.program is None else module.program, module.name)
                 program_of[place] = programs.setdefault(program, len(programs))
     return kinds, op_of, tuple(ops), program_of, tuple(programs)
-
-
-def op_in(title: str) -> str:
-    """Return the instruction's name in ``Thunk:#name=...,hlo_op=fusion.3#``, or "".
-
-    ``name=`` may contain commas and equals signs, so the last ``hlo_op=`` counts. XLA adds fields behind it
-    (``unique_hlo_op_id``, 2026).
-    """
-    place = title.rfind("hlo_op=")
-    match = _OP.match(title, place + 7) if place >= 0 else None
-    return match[0] if match else ""
-
-
-def program_in(title: str) -> Program | None:
-    """Return the program in ``XlaModule:#prefix=...,hlo_module=jit_step,program_id=16#``, or None."""
-    place = title.rfind("hlo_module=")
-    match = _PROGRAM.fullmatch(title, place - 1) if place > 0 else None
-    return Program(int(match[2]) if match[2] else -1, match[1]) if match else None
 
 
 def _parents(ranges: Ranges) -> Ints:
@@ -127,21 +107,6 @@ def _parents(ranges: Ranges) -> Ints:
     place = np.minimum(np.searchsorted(ids, ranges.parent_id), len(ids) - 1)
     found = (ids[place] == ranges.parent_id) & (ranges.parent_id >= 0)
     return np.where(found, known[first[place]], np.int64(-1))
-
-
-def distinct(values: Ints) -> tuple[Ints, Ints]:
-    """Return the different values, sorted, and for each element the number of its value.
-
-    That is ``np.unique`` with the inverse. Numbers that are close together, as ids of threads are, are not sorted.
-    """
-    low, high = (int(np.min(values)), int(np.max(values))) if len(values) else (0, 0)
-    if not 0 <= high - low < _DENSE:
-        keys, inverse = np.unique(values, return_inverse=True)
-        return keys, inverse.ravel()
-    seen = np.zeros(high - low + 1, np.bool_)
-    seen[values - low] = True
-    place: Ints = np.cumsum(seen) - 1
-    return np.flatnonzero(seen) + low, place[values - low]
 
 
 def _nearest(parent: Ints, rows: Ints, wanted: Flags, path: str) -> Ints:

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
+from hloinspect.profiles.content import SQLITE_MAGIC
 from hloinspect.profiles.nsys.pages import ABSENT, ROW, map_pages
 from hloinspect.timeline.spans import Flags, Ints
 
-MAGIC = b"SQLite format 3\0"
 CHUNK_ROWS = 1 << 17
 """Rows that are read together. A column of them is a text of about 2 MB, and larger ones are no faster."""
 
@@ -334,7 +334,7 @@ def _check_size(path: str | Path, name: str) -> int:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"{name}: cannot be read: {reason}") from None
-    if not head.startswith(MAGIC):
+    if not head.startswith(SQLITE_MAGIC):
         raise InputError(f"{name}: expected an SQLite file, found a file of another kind")
     # The SQLite file format, section 1.3: size of a page at 16 (1 is 65536), pages at 28 where 24 and 92 agree.
     page = int.from_bytes(head[16:18], "big")

@@ -36,7 +36,7 @@ def find_reports(folder: Path) -> tuple[Path, ...]:
 
     Files whose names differ in the number of a rank, process or node only (``report_rank0.sqlite``) are of one run, and
     so are those that end in ``_0`` to ``_N`` without a gap (``--output=report_%q{SLURM_PROCID}``). ``report1`` and
-    ``report2``, as nsys calls them where it is not told a name, are two. Of a report and its export the export is
+    ``report2``, as nsys calls them where no name is given, are two. Of a report and its export the export is
     taken, unless the report is newer. Raises OSError.
     """
     runs = _runs(folder)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hloinspect.profiles.distinct import distinct
+from hloinspect.profiles.distinct import distinct_rows
 from hloinspect.profiles.nsys import names
 from hloinspect.profiles.nsys.database import ABSENT, ROW, Database
 from hloinspect.profiles.nsys.ranges import Ranges, innermost, nested
@@ -108,7 +108,7 @@ def xla_ranges(database: Database) -> XlaRanges:
 def _kinds(database: Database, text_id: Ints, row: Ints) -> tuple[Ints, list[str]]:
     """Return for each row the index of its name, -1 where it is none of XLA's, and these names."""
     texts: dict[str, int] = {}
-    code, (wanted,) = distinct((np.where(text_id == ABSENT, -1, text_id),))  # small numbers are not sorted
+    code, (wanted,) = distinct_rows((np.where(text_id == ABSENT, -1, text_id),))  # small numbers are not sorted
     registered = strings_of(database, frozenset(wanted.tolist()), names.MAX_NAME)
     is_ours = {number: text for number, text in registered.items() if text.startswith((names.THUNK, names.MODULE))}
     number_of = [texts.setdefault(is_ours[n], len(texts)) if n in is_ours else -1 for n in wanted.tolist()]

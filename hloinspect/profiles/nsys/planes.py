@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hloinspect.errors import InputError
-from hloinspect.profiles.distinct import distinct
+from hloinspect.profiles.distinct import distinct_rows
 from hloinspect.profiles.nsys.database import ABSENT
 from hloinspect.profiles.nsys.devices import Gpus
 from hloinspect.profiles.nsys.joins import Joined
@@ -125,8 +125,8 @@ def device_planes(
     """
     kinds, texts, clock = _Kinds(), shared.texts, shared.clock
     kind, details, is_migration = _labels(rows, shared.strings, kinds, texts)
-    device_of, devices = distinct((rows.process, rows.device))
-    line_of, lines = distinct(
+    device_of, devices = distinct_rows((rows.process, rows.device))
+    line_of, lines = distinct_rows(
         (device_of, np.where(is_migration, -1, rows.context), np.where(is_migration, -1, rows.stream))
     )
     if len(lines[0]) > MAX_LINES:
@@ -190,16 +190,16 @@ def _labels(rows: Rows, strings: Mapping[int, str], kinds: _Kinds, texts: Texts)
     """Return the kind of each row, the text of its copy's details (0 for none), and whether it is a migration."""
     kind, details = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32)
     name = rows.detail[KERNEL]["demangledName"]
-    code, (values,) = distinct((name,))
+    code, (values,) = distinct_rows((name,))
     numbers = [kinds.number(strings.get(value, "kernel")) for value in values.tolist()]
     kind[rows.of(KERNEL)] = np.array(numbers, np.int32)[code]
     graph = rows.detail[GRAPH]["graphExecId"]
-    code, (values,) = distinct((graph,))
+    code, (values,) = distinct_rows((graph,))
     numbers = [kinds.number(f"CudaGraphExec:{value if value != ABSENT else 0}") for value in values.tolist()]
     kind[rows.of(GRAPH)] = np.array(numbers, np.int32)[code]
     kind[rows.of(MEMSET)] = kinds.number("Memset")
     copy = rows.detail[MEMCPY]
-    code, values_of = distinct(
+    code, values_of = distinct_rows(
         (*(copy[name] for name in ("copyKind", "srcKind", "dstKind", "bytes")), rows.device[rows.of(MEMCPY)])
     )
     described = [_copy(*row) for row in zip(*(column.tolist() for column in values_of), strict=True)]
@@ -290,7 +290,7 @@ def host_plane(number: int, calls: Calls, used: Flags, marks: Marks | None, shar
     steps."""
     kinds, clock = _Kinds(), shared.clock
     chosen = np.flatnonzero(used)
-    thread_of, (threads,) = distinct((calls.thread[chosen],))
+    thread_of, (threads,) = distinct_rows((calls.thread[chosen],))
     if len(threads) > MAX_LINES:
         raise InputError(f"{shared.name}: expected at most {MAX_LINES:,} threads, found {len(threads):,}")
     order = np.argsort(thread_of, kind="stable")

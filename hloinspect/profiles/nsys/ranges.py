@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hloinspect.profiles.distinct import distinct
+from hloinspect.profiles.distinct import distinct_rows
 from hloinspect.timeline.spans import Ints
 
 MAX_CLIMB = 256
@@ -57,7 +57,7 @@ def innermost(ranges: Ranges, thread: Ints, start: Ints, end: Ints) -> Ints:
     found = np.full(len(start), -1, np.int64)
     if not len(ranges) or not len(start):
         return found
-    code, values = distinct((thread,))
+    code, values = distinct_rows((thread,))
     order = np.argsort(code, kind="stable")
     bounds = np.searchsorted(code[order], np.arange(len(values[0]) + 1))
     place_of = {value: place for place, value in enumerate(values[0].tolist())}

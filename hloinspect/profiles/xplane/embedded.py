@@ -49,3 +49,21 @@ def program_id_of(kind: EventMetadata) -> int | None:
         return signed(stated)
     numbered = _NUMBERED.search(kind.name)
     return signed(int(numbered[1])) if numbered else None
+
+
+def program_names(space: XSpace) -> dict[int, str]:
+    """Return the names of the programs' modules by program id, as ``/host:metadata`` has them."""
+    kinds = (kind for plane in space.planes if plane.name == PLANE for kind in plane.events.values())
+    found = ((program_id_of(kind), kind.name.partition("(")[0]) for kind in kinds)
+    return {number: name for number, name in found if number is not None}
+
+
+def versions_of(space: XSpace) -> dict[str, str]:
+    """Return ``jax`` and ``jaxlib`` with their versions, which JAX writes since 0.9."""
+    found = {}
+    for plane in space.planes:
+        for package in ("jax", "jaxlib") if plane.name == PLANE else ():
+            version = plane.stats.get(f"{package}_version")
+            if isinstance(version, str):
+                found[package] = version
+    return found
