@@ -6,8 +6,8 @@ usage: python3 dev.py demo [OPTION]...   inspect the example step for a GB200; o
                                          that do not compile and a few that do; options go to pytest
        python3 dev.py test --thorough [OPTION]...
                                          all tests on both and with older versions of jax, on the newest Python
-                                         many more examples a property; takes hours; without options it writes
-                                         docs/thorough.md
+                                         many more examples a property; takes half an hour or
+                                         more; without options it writes docs/thorough.md
        python3 dev.py lint               ruff check, ruff format --check, mypy, lint-imports
 
 Environments are made beside this file: .venv (the newest Python found), .venv-py3.X (the one that runs this file,
@@ -197,7 +197,6 @@ def thorough(options: "list[str]") -> int:
     _, newest, number = where[0][:3]
     # MaxText needs the newest jax.
     where += [(".venv-jax" + jax, newest, number, ["cuda", "dev"], jax) for jax in OTHER_JAX]
-    before = commit()
     codes: list[int] = []
     rows: list[list[str]] = []
     for folder, path, number, extras, jax in where:
@@ -206,17 +205,17 @@ def thorough(options: "list[str]") -> int:
         results = ROOT / folder / "thorough.xml"
         if results.exists():
             results.unlink()
-        began = time.monotonic()
+        began, at = time.monotonic(), commit()
         own = ["--junitxml", str(results), "--timeout", str(THOROUGH_TIMEOUT_S)]
         # What an example finds depends on the value that was drawn, hardly ever on the Python or jax.
         many = "0" if codes else "1"
         codes.append(pytest(inside, [*own, *options], {"HLOINSPECT_THOROUGH": many}))
         minutes = (time.monotonic() - began) / 60
-        rows.append([number, version_inside(inside, "jax"), *counts_in(results), "%.0f min" % minutes])
+        rows.append([number, version_inside(inside, "jax"), *counts_in(results), "%.0f min" % minutes, at])
     if options:
         say("docs/thorough.md is left as it is: not all tests ran")
     else:
-        THOROUGH.write_text(as_document(before, rows))
+        THOROUGH.write_text(as_document(rows))
         say("wrote docs/thorough.md")
     return next((code for code in codes if code != 0), 0)
 
@@ -252,10 +251,10 @@ def counts_in(results: Path) -> "list[str]":
     return ["{:,}".format(number) for number in numbers]
 
 
-def as_document(at: str, rows: "list[list[str]]") -> str:
+def as_document(rows: "list[list[str]]") -> str:
     """Return docs/thorough.md."""
-    head = ["Python", "jax", "passed", "skipped", "failed", "examples", "took"]
-    lines = [head, ["---", "---", *["---:"] * 5], *rows]
+    head = ["Python", "jax", "passed", "skipped", "failed", "examples", "took", "commit"]
+    lines = [head, ["---", "---", *["---:"] * 5, "---"], *rows]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     text = """# The last thorough run
 
@@ -263,11 +262,9 @@ def as_document(at: str, rows: "list[list[str]]") -> str:
 tries properties on many more examples than `python3 dev.py test` does (*examples*: all that were tried). It writes this
 file; whoever ran it commits it.
 
-Commit: %s
-
 %s
 """
-    return text % (at, table)
+    return text % table
 
 
 def lint(options: "list[str]") -> int:
