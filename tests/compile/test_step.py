@@ -21,6 +21,7 @@ from hloinspect.errors import CompileError
 from hloinspect.hardware import load_target, target_config_text
 from hloinspect.inputs.manifest import CompileResult, load_result
 from hloinspect.report.program import limits_of
+from tests.support.jax_versions import JAX
 from tests.support.places import ROOT
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
@@ -140,7 +141,8 @@ def test_arguments_and_results_in_host_memory_stay_there(trained: CompileResult)
 def test_the_manifest_says_how_the_module_was_made(trained: CompileResult) -> None:
     manifest = trained.manifest
     assert (manifest.target, manifest.platform, manifest.devices, manifest.topology) == ("gb200", "gpu", 8, "1x2x4")
-    assert manifest.module_name == "jit_train_step"
+    # jaxlib 0.9 gives the module as the compiler has cloned it.
+    assert manifest.module_name == ("jit_train_step" if JAX >= (0, 10) else "jit_train_step-clone")
     assert manifest.versions["jax"] == importlib.metadata.version("jax")
     assert manifest.versions["jaxlib"] == importlib.metadata.version("jaxlib")
     assert re.fullmatch(r"jax-cuda1[23]-plugin [\d.]+", manifest.versions["plugin"] or "")
@@ -179,8 +181,9 @@ def test_all_files_are_there_and_agree(trained: CompileResult) -> None:
     assert '_xla_buffer_placement = "pinned_host"' in stablehlo
     assert "train.py" in stablehlo
     assert trained.thunk_sequence is not None
-    assert "kAsyncStart" in trained.thunk_sequence.read_text()
-    assert (trained.directory / "thunk_metadata.txt").exists()
+    # Until jaxlib 0.9 a start is the kind of its copy, and there are no names of thunks.
+    assert ("kAsyncStart" if JAX >= (0, 10) else "kCopyDone") in trained.thunk_sequence.read_text()
+    assert (trained.directory / "thunk_metadata.txt").exists() == (JAX >= (0, 10))
     assert sorted(path.name for path in trained.directory.parent.iterdir() if path.name.startswith(".")) == []
 
 

@@ -27,6 +27,7 @@ from hloinspect.hlo import load_module
 from hloinspect.offload.thunks import mechanisms_of, parse_thunks, streams_of, transfer_thunks
 from hloinspect.offload.transfers import find_offload
 from hloinspect.rules.choice import Choice
+from tests.support.jax_versions import since
 from tests.support.matrix_batch import lines_of
 from tests.support.places import ROOT
 
@@ -108,7 +109,8 @@ CASES = [
     Case("activations_scan", "d2h dma, d2h kernel, h2d dma", (PIPELINED,), devices=8),
 ]
 
-pytestmark = pytest.mark.slow
+# XLA of jaxlib 0.9 also aborts on select in host memory (host_offload_utils.cc, GetPredecessors).
+pytestmark = [pytest.mark.slow, since(10, "a thunk sequence shows neither starts nor streams")]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 both_readers = pytest.mark.parametrize("file", ["module.hlo.txt", "module.hlo.pb"])
 
@@ -306,9 +308,10 @@ def test_nothing_else_runs_on_the_streams_of_copies(compiled: Path, case: Case) 
     offload = find_offload(load_module(folder / "module.hlo.txt"))
     sequence, metadata = ((folder / f"thunk_{part}.txt").read_text() for part in ("sequence", "metadata"))
     known = {t.start for t in offload.transfers} | {copy.instruction for copy in offload.host_copies}
-    # until jax 0.10 only transfers and collectives are asynchronous; later versions have device-to-device slices
-    jax = json.loads((folder / "manifest.json").read_text())["versions"]["jax"]
-    copies = "computation_stream" if tuple(map(int, jax.split(".")[:2])) < (0, 11) else "memcpy_"
+    # Until jax 0.10 only transfers and collectives are asynchronous. 0.11 has slices within device memory too, on
+    # streams of the same name. Later versions name the streams of copies.
+    jax = tuple(map(int, json.loads((folder / "manifest.json").read_text())["versions"]["jax"].split(".")[:2]))
+    copies = "memcpy_" if jax >= (0, 12) else "computation_stream"
     started = {name for name, (stream, _) in started_thunks(sequence, metadata).items() if stream.startswith(copies)}
-    assert started <= known
+    assert started <= known or jax == (0, 11)
     assert started >= {t.start for t in offload.transfers if t.asynchronous}

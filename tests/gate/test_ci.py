@@ -20,6 +20,7 @@ import pytest
 from hloinspect.gate.baseline import load_baseline
 from hloinspect.gate.config import load_gate
 from tests.support.gate_samples import ROOT, SMALL
+from tests.support.jax_versions import JAX
 
 EXAMPLE = ROOT / "examples" / "ci"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -229,4 +230,7 @@ def test_a_program_that_jax_made_here_is_checked_and_a_cpu_is_not_called_a_gpu(t
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("CPU") == 2, done.stdout
+    if JAX >= (0, 10):
+        assert done.stdout.count("CPU") == 2, done.stdout
+    else:  # a module of jaxlib 0.9 does not show its platform
+        assert done.stdout.count("nothing in the module shows whether it was compiled for a GPU") == 2, done.stdout
