@@ -17,7 +17,7 @@ from hloinspect import inspect
 from hloinspect.compile.launch import compile_step
 from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult
-from tests.support.jax_versions import JAX, NO_RESULTS, since
+from tests.support.jax_versions import JAX
 from tests.support.places import CASES
 
 SCRIPTS = CASES / "scripts"
@@ -38,7 +38,6 @@ def _step(step: str, home: Path) -> CompileResult:
         return compile_step(step, H100, out=home / "out", devices=8)
 
 
-@since(10, NO_RESULTS)
 def test_eager_code_puts_arrays_where_jax_puts_them_on_real_devices(tmp_path: Path) -> None:
     script = SCRIPTS / "places.py"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
@@ -48,7 +47,20 @@ def test_eager_code_puts_arrays_where_jax_puts_them_on_real_devices(tmp_path: Pa
     on_cpu = json.loads(plain.stdout)
     assert len(on_cpu) > 40
     different = {name: (on_cpu[name], on_target[name]) for name in on_cpu if on_cpu[name] != on_target[name]}
-    assert different.keys() <= OF_THE_PLATFORM, different
+    if JAX >= (0, 10):
+        assert different.keys() <= OF_THE_PLATFORM, different
+    else:  # some places are not known, but none is wrong
+        wrong = {name: both for name, both in different.items() if not _of_jax_0_9(*both)}
+        assert wrong.keys() == {"some out_shardings in host memory"}, wrong  # which XLA for CPUs refuses there
+        assert len(on_cpu) - len(different) > 25
+
+
+def _of_jax_0_9(on_cpu: list[Any], on_target: list[Any]) -> bool:
+    """Return whether these places differ only since the one of the target is not known, or since XLA for CPUs calls a
+    result in host memory (the last field) one in device memory (the third)."""
+    unknown = ["NoneType", "", None, False, *on_cpu[4:]]
+    pinned = [*on_cpu[:2], "pinned_host", *on_cpu[3:]]
+    return on_target == unknown or (on_target == pinned and on_cpu[-1] == "Space.Host")
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +73,6 @@ def every_step(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @needs_optax
-@since(10, NO_RESULTS)
 def test_initializers_libraries_and_keys_under_a_mesh_run(every_step: dict[str, Any]) -> None:
     ran = {
         name: outcome
@@ -75,9 +86,10 @@ def test_initializers_libraries_and_keys_under_a_mesh_run(every_step: dict[str, 
 
 
 @needs_optax
-@since(10, NO_RESULTS)
 def test_state_that_is_put_in_the_space_of_the_host_is_an_argument_there(every_step: dict[str, Any]) -> None:
-    assert every_step["space_host.space"] == every_step["space_host.kind"] == [132, 256]
+    assert every_step["space_host.kind"] == [132, 256]
+    # jax 0.9 does not say where results are: such an argument counts as one on the device, and a note says so
+    assert every_step["space_host.space"] == ([132, 256] if JAX >= (0, 10) else [388, 0])
 
 
 @needs_optax

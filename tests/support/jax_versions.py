@@ -12,8 +12,6 @@ RELEASE = importlib.metadata.version("jax") if importlib.util.find_spec("jax") e
 JAX = tuple(int(part) for part in re.findall(r"\d+", RELEASE)[:2])
 """Major and minor version of the jax of this environment; (0,) without any."""
 
-NO_RESULTS = "jax does not say where results are"
-
 
 def since(minor: int, otherwise: str) -> pytest.MarkDecorator:
     """Return the mark of a test that holds from jax 0.``minor`` on; ``otherwise`` says what earlier ones do."""
