@@ -302,6 +302,18 @@ def test_a_known_refusal_has_its_code() -> None:
     assert (error.code, explained(CompileError("nobody knows this")).code) == ("HLO308", "")
 
 
+def test_the_crash_of_jax_0_9_on_an_operation_in_host_memory_has_a_remedy() -> None:
+    # as ``hloinspect compile`` says it of tests/support/matrix_steps.py:gather with jax 0.9.2
+    said = (
+        "the compiling process was killed by SIGABRT: Check failed: instruction->operand_count() == 1 Expecting "
+        "instruction lt.3 to have 1 operand, but it has 2."
+    )
+    error = explained(CompileError(said))
+    assert error.code == "HLO308"
+    assert str(error).startswith(said)
+    assert "fetch the value first" in str(error)
+
+
 def test_a_refused_step_is_named_in_every_format() -> None:
     one = Unread("train.py:step", "train.py:step", "gb200", "E1200; HLO308: give out_shardings", "HLO308")
     assert overall([], True, [one]) == "error"
