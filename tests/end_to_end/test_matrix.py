@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -27,7 +28,7 @@ from hloinspect.hlo import load_module
 from hloinspect.offload.thunks import mechanisms_of, parse_thunks, streams_of, transfer_thunks
 from hloinspect.offload.transfers import find_offload
 from hloinspect.rules.choice import Choice
-from tests.support.jax_versions import since
+from tests.support.jax_versions import JAX, since
 from tests.support.matrix_batch import lines_of
 from tests.support.places import ROOT
 
@@ -39,13 +40,16 @@ NO_SCHEDULER = (
     "xla_gpu_enable_latency_hiding_scheduler=false",
     "xla_gpu_enable_analytical_sol_latency_estimator=false",
 )
-NO_ANNOTATOR = "xla_disable_hlo_passes=dynamic-slice-annotator"
+# jax 0.9 has this pass by another name
+NO_ANNOTATOR = "xla_disable_hlo_passes=" + (
+    "dynamic-slice-annotator" if JAX >= (0, 10) else "fusion-dynamic-memcpy-rewriter"
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A program of matrix_steps.py, and what it must come to: transfers by direction and mechanism, copies within the
-    host, and computation on it (``host_work``)."""
+    """A program of matrix_steps.py, and what it must come to: transfers by direction and mechanism (``transfers_0_9``
+    with jax 0.9 where that differs), copies within the host, and computation on it (``host_work``)."""
 
     step: str
     transfers: str
@@ -53,6 +57,7 @@ class Case:
     devices: int = 1
     host_copies: int = 0
     host_work: int = 0
+    transfers_0_9: str | None = None
 
     @property
     def name(self) -> str:
@@ -94,7 +99,13 @@ CASES = [
     Case("activations_scan", "2 d2h dma, 2 h2d dma", (DOUBLE_BUFFERED,)),
     Case("parameters_by_layer", "2 h2d dma", (DOUBLE_BUFFERED,)),
     Case("conditional_in_scan", "2 h2d dma", (DOUBLE_BUFFERED,)),
-    Case("activations_scan", "3 d2h dma, d2h kernel, 2 h2d dma", (PIPELINED, DOUBLE_BUFFERED)),
+    Case(
+        "activations_scan",
+        "3 d2h dma, d2h kernel, 2 h2d dma",
+        (PIPELINED, DOUBLE_BUFFERED),
+        # the iteration that is peeled off by double buffering is a kernel too
+        transfers_0_9="2 d2h dma, 2 d2h kernel, 2 h2d dma",
+    ),
     Case("parameters_nested_scan", "4 h2d dma, 2 h2d kernel", (PIPELINED, DOUBLE_BUFFERED), host_copies=2),
     Case("activations_scan", "d2h dma, h2d dma", NO_SCHEDULER),
     Case("activations_unrolled", "4 d2h dma, 4 h2d dma", NO_SCHEDULER),
@@ -109,8 +120,18 @@ CASES = [
     Case("activations_scan", "d2h dma, d2h kernel, h2d dma", (PIPELINED,), devices=8),
 ]
 
-# XLA of jaxlib 0.9 also aborts on select in host memory (host_offload_utils.cc, GetPredecessors).
-pytestmark = [pytest.mark.slow, since(10, "a thunk sequence shows neither starts nor streams")]
+ABORTED = "aborted.txt"
+"""The file in a case's folder that has the log of a process which XLA has ended."""
+
+XLA_ABORTS = {"gather"} if len(JAX) > 1 and JAX < (0, 10) else set()
+"""Steps on which the XLA of this jax ends the process: on the comparison of rows in host memory, an instruction with
+two operands (host_offload_utils.cc, GetPredecessors)."""
+
+NOT_WRITTEN_SO = {"compute_on_the_host"} if len(JAX) > 1 and JAX < (0, 10) else set()
+"""Steps that this jax cannot lower: in 0.9 ``compute_on`` is a context only, without memory spaces of results."""
+
+pytestmark = pytest.mark.slow
+shows_streams = since(10, "a thunk sequence shows neither starts nor streams, and has no metadata")
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 both_readers = pytest.mark.parametrize("file", ["module.hlo.txt", "module.hlo.pb"])
 
@@ -154,21 +175,33 @@ def _compile(requests: list[CompileOne], log: Path) -> None:
         "JAX_ENABLE_COMPILATION_CACHE": "false",
         "PYTHONPATH": str(ROOT),
     }
-    with log.open("w") as stream:
-        done = subprocess.run(
-            [sys.executable, str(ROOT / "tests" / "support" / "matrix_batch.py")],
-            input=lines_of(requests),
-            text=True,
-            stdout=stream,
-            stderr=stream,
-            env=environment,
-            check=False,
-        )
-    assert done.returncode == 0, log.read_text()[-3000:]
+    while requests:
+        with log.open("w") as stream:
+            done = subprocess.run(
+                [sys.executable, str(ROOT / "tests" / "support" / "matrix_batch.py")],
+                input=lines_of(requests),
+                text=True,
+                stdout=stream,
+                stderr=stream,
+                env=environment,
+                check=False,
+            )
+        if done.returncode == 0:
+            return
+        # XLA has ended the process with the last program that was begun: the others are compiled in a new one.
+        begun = [request for request in requests if Path(request.out).exists()]
+        assert done.returncode == -signal.SIGABRT, log.read_text()[-3000:]
+        assert begun, log.read_text()[-3000:]
+        (Path(begun[-1].out) / ABORTED).write_text(log.read_text())
+        requests = requests[len(begun) :]
 
 
 def _outcome(compiled: Path, case: Case) -> Path:
     folder = compiled / case.name
+    if case.step in XLA_ABORTS:
+        pytest.skip("XLA of this jax aborts on this program, which leaves no module")
+    if case.step in NOT_WRITTEN_SO:
+        pytest.skip("this jax has no compute_on that is a function")
     error = folder / "error.txt"
     assert not error.exists(), error.read_text()[-3000:]
     return folder
@@ -239,7 +272,16 @@ def _count(text: str) -> Mapping[str, int]:
 @both_readers
 def test_a_program_comes_to_the_transfers_it_was_written_for(compiled: Path, case: Case, file: str) -> None:
     offload = find_offload(load_module(_outcome(compiled, case) / file))
-    assert Counter(f"{t.direction} {t.mechanism}" for t in offload.transfers) == _count(case.transfers)
+    expected, found = _count(case.transfers), Counter(f"{t.direction} {t.mechanism}" for t in offload.transfers)
+    if len(JAX) > 1 and JAX < (0, 10):
+        expected = _count(case.transfers if case.transfers_0_9 is None else case.transfers_0_9)
+        if file == "module.hlo.txt":  # a text of jax 0.9 has lost what tells the mechanism of a slice
+            sliced = {t.start for t in offload.transfers if t.mechanism == "unknown"}
+            assert all("slice" in start for start in sliced)
+            proto = find_offload(load_module(compiled / case.name / "module.hlo.pb"))
+            found = Counter(f"{t.direction} {t.mechanism}" for t in proto.transfers if t.start in sliced)
+            found.update(f"{t.direction} {t.mechanism}" for t in offload.transfers if t.start not in sliced)
+    assert found == expected
     assert len(offload.host_copies) == case.host_copies
     assert len(offload.unfollowed) == case.host_work
 
@@ -257,6 +299,7 @@ def test_transfers_are_the_instructions_with_host_memory_on_one_side_and_no_othe
     assert ours == host_moves((folder / "module.hlo.txt").read_text())
 
 
+@shows_streams
 @each_case
 @both_readers
 def test_the_runtime_executes_each_transfer_by_the_mechanism_that_is_said(
@@ -280,6 +323,23 @@ def test_the_runtime_executes_each_transfer_by_the_mechanism_that_is_said(
     assert set(host_moves((folder / "module.hlo.txt").read_text())) <= all_thunk_names(metadata)
 
 
+@pytest.mark.skipif(JAX >= (0, 10), reason="the metadata of thunks says more")
+@each_case
+def test_the_kernels_of_a_runtime_without_metadata_are_those_that_are_said(compiled: Path, case: Case) -> None:
+    folder = _outcome(compiled, case)
+    kernels = set(re.findall(r"kKernel .* profile_annotation = ([^,]+),", (folder / "thunk_sequence.txt").read_text()))
+    # a kernel has the name of its fusion before that became asynchronous, which the name of its computation keeps
+    text = (folder / "module.hlo.txt").read_text()
+    fusions = re.findall(r"%(\S+) = .* fusion-start\(.*calls=%(\S+?)_computation(\.\d+)?\.clone[,\s]", text)
+    proto = find_offload(load_module(folder / "module.hlo.pb"))
+    said = {t.start: t.mechanism for t in proto.transfers if not t.start.startswith("copy-start")}
+    assert said == {start: "kernel" if name + number in kernels else "dma" for start, name, number in fusions}
+
+
+def test_xla_ends_the_process_on_the_programs_that_are_listed_and_no_others(compiled: Path) -> None:
+    assert {case.step for case in CASES if (compiled / case.name / ABORTED).exists()} == XLA_ABORTS
+
+
 @each_case
 def test_all_that_a_program_asks_of_host_memory_is_there_and_nothing_else(compiled: Path, case: Case) -> None:
     audit = inspect(str(_outcome(compiled, case)), rules=Choice(select=())).report.audit
@@ -289,6 +349,7 @@ def test_all_that_a_program_asks_of_host_memory_is_there_and_nothing_else(compil
     assert {entry.outcome for entry in audit.entries} <= {"kept", "kernel", "host compute"}
 
 
+@shows_streams
 @each_case
 def test_each_transfer_is_on_the_stream_that_the_thunk_sequence_names(compiled: Path, case: Case) -> None:
     folder = _outcome(compiled, case)
@@ -302,6 +363,7 @@ def test_each_transfer_is_on_the_stream_that_the_thunk_sequence_names(compiled: 
         assert named is None or named[1] == transfer.direction
 
 
+@shows_streams
 @each_case
 def test_nothing_else_runs_on_the_streams_of_copies(compiled: Path, case: Case) -> None:
     folder = _outcome(compiled, case)
