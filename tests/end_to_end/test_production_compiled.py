@@ -19,7 +19,7 @@ from hloinspect.hardware import load_target
 from hloinspect.inputs.manifest import CompileResult, load_result
 from hloinspect.plan.verb import PlanRequest, make_plan
 from hloinspect.report.program import LIMIT_AUTOTUNING, limits_of
-from tests.support.jax_versions import since
+from tests.support.jax_versions import JAX
 
 pytest.importorskip("jax", reason="compiling needs the extra hloinspect[cuda]")
 pytestmark = pytest.mark.slow
@@ -155,10 +155,11 @@ def gathers(steps: Path) -> CompileResult:
     return compile_step(f"{steps}/steps.py:two_gathers", H100, out=steps / "gathers", devices=8, xla_flags=[UNCOMBINED])
 
 
-@since(10, "XLA has no earlier place for the gather of this program")
 def test_a_profile_decides_the_schedule(steps: Path, gathers: CompileResult) -> None:
     names = scheduled(gathers)
-    costs = [(name, 50_000 if "gather" in name else 3_000) for name in names]
+    # jax 0.9 starts the second gather right behind the first one without a profile: only cheap gathers move it there
+    gather_us, other_us = (50_000, 3_000) if JAX >= (0, 10) else (1, 500)
+    costs = [(name, gather_us if "gather" in name else other_us) for name in names]
     text = "".join(f'costs {{ name: "{name}" cost_us: {cost} }}\n' for name, cost in [*costs, ("gone.1", 5)])
     (steps / "profile.txt").write_text(text)
     found = inspect(
@@ -173,7 +174,8 @@ def test_a_profile_decides_the_schedule(steps: Path, gathers: CompileResult) -> 
     assert (found.report.program.pgle.matched, found.report.program.pgle.of) == (len(names), len(names) + 1)
     with_profile = scheduled(load_result(steps / "profiled"))
     assert sorted(with_profile) == sorted(names)
-    assert with_profile.index("all-gather-start.1") < names.index("all-gather-start.1")
+    started, before = (order.index("all-gather-start.1") for order in (with_profile, names))
+    assert started < before if JAX >= (0, 10) else started > before
 
 
 # --- flags and the cache --------------------------------------------------------------------------
