@@ -77,6 +77,7 @@ class Products:
     dtype: str
     operand_bytes: float
     tflops: tuple[float, ...]
+    fitted: bool = False
     range_fitted: bool = False
 
 
@@ -92,7 +93,7 @@ PRODUCT_SHAPES = (
 PRODUCTS = (
     Products("a100-80g", "f16", 2, (119.4, 221.8, 228.0, 253.7, 256.5, 250.8, 157.8)),
     Products("h200", "f8e4m3fn", 1, (290.8, 1013.4, 1249.1, 1300.6, 1366.3, 1318.0, 717.5)),
-    Products("gb200", "f8e4m3fn", 1, (489.2, 2243.6, 2834.6, 2876.6, 2906.9, 2895.6, 1459.5), range_fitted=True),
+    Products("gb200", "f8e4m3fn", 1, (489.2, 2243.6, 2834.6, 2876.6, 2906.9, 2895.6, 1459.5), fitted=True),
 )
 DEVICE_COPY_TBPS = (("a100-80g", 1.61, True), ("h200", 4.01, False))
 """The rate of BabelStream's copy, bytes read and written, and whether the target's figure was set from it."""
@@ -179,7 +180,7 @@ def product_rows() -> list[Row]:
                 return cost.matrix_flops / cost.time_ps(target, case)
 
             what = f"{item.target}, {item.dtype}, {m} x {n} x {k}"
-            rows.append(Row(what, "TFLOP/s", measured, *spread(target, 1, rate), range_fitted=item.range_fitted))
+            rows.append(Row(what, "TFLOP/s", measured, *spread(target, 1, rate), item.fitted, item.range_fitted))
     return rows
 
 

@@ -20,7 +20,7 @@ _SHOWN_NAME = 80
 
 @dataclass(frozen=True, slots=True)
 class ProfileTarget:
-    """A profile's target (None: only the measurement is asked for, or nothing shows what it ran on), where it comes
+    """A profile's target (None: only the measurement is wanted, or nothing shows what it ran on), where it comes
     from, and what the report has to say of it."""
 
     target: Target | None

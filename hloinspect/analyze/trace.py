@@ -248,7 +248,7 @@ def _limits(measured: _Measured, others: Sequence[MeasuredFile], allow_broken: b
 
 def _predicted(offload: Offload, machine: Machine) -> tuple[Prediction | None, list[str]]:
     """Return the prediction beside the measurement, where there is a target, and what limits it or why it is
-    missing. Where nobody asked for the target, a module that cannot be predicted does not end the measurement."""
+    missing. Where the user did not name the target, a module that cannot be predicted does not end the measurement."""
     target, module = machine.target, offload.program.module
     if target is None:
         return None, []

@@ -50,10 +50,9 @@ def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     ``what`` is an INPUT as on the command line (a step's name, a module, a dump, a trace), a function of a file that is
     a step, a ``jax.stages.Compiled`` or ``Lowered`` (which is compiled here, for the devices that it was lowered for),
     or a ``Report``. ``name`` is what the baseline calls it, by default its path from ``name_from`` (the working
-    directory). With ``update_baseline`` the answer is recorded first.
-    ``cache`` is a folder for compilations (``hloinspect.options.cache_folder()``), ``production`` what the production
-    run had, for compiling a step (``hloinspect.Production``). ``hlo`` is a module's file, a directory of
-    ``--xla_dump_to``, or several, with the modules that a profile does not carry.
+    directory). With ``update_baseline`` the answer is recorded first. ``cache`` is a folder for compilations
+    (``hloinspect.options.cache_folder()``), ``production`` what the production run had, for compiling a step. ``hlo``
+    is a module's file or a directory of ``--xla_dump_to``, or several, with modules that a profile does not carry.
 
     Raises BudgetExceeded, with the report attached, where a budget is exceeded, and whatever the budgets are where
     values are wrong or the step does not fit (gate/blocking.py; it is not recorded then); NotEnoughEvidence, which is
@@ -76,15 +75,14 @@ def check(  # noqa: PLR0913  (a public verb: its keywords are its interface)
     )
     judges_memory = not limits or any(family_of(limit) == "memory" for limit in limits)  # by default a baseline's does
     judging = JudgeOptions(target=target, link=link, rules=rules, memory=True if judges_memory else None)
-    modules = (hlo,) if isinstance(hlo, str) else tuple(hlo)
-    report, own_name = answer_any(what, compiling, judging, name_from, TraceOptions(hlo=modules))
+    tracing = TraceOptions(hlo=(hlo,) if isinstance(hlo, str) else tuple(hlo))
+    report, own_name = answer_any(what, compiling, judging, name_from, tracing)
     source = _source_of(what)
     checked = check_report(report, name or own_name, limits, known, source, is_named=bool(name))
     if update_baseline and path is not None:
         recorded = _recorded(checked, path, is_named=bool(name), allow_unknown=allow_unknown)
         checked = check_report(report, checked.name, limits, recorded, source, is_named=bool(name))
-    status = checked.status(allow_unknown)
-    if status == PASSED:
+    if (status := checked.status(allow_unknown)) == PASSED:
         return checked
     message = failure_line(checked)
     raise BudgetExceeded(message, checked) if status == FAILED else NotEnoughEvidence(message, checked)

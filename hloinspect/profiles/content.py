@@ -1,6 +1,6 @@
 """What a profile is, by its first bytes. The name of a file says nothing that its content does not say better.
 
-This is asked of every input of commands that take a module too, so it imports neither numpy nor a reader.
+Commands that also take modules look here at every input, so this imports neither numpy nor a reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a prediction does not explain of a profile, as one sentence: where the two are further apart than its range."""
+"""What a prediction does not explain of a profile, as one sentence: where they differ by more than its range."""
 
 from __future__ import annotations
 

@@ -133,8 +133,8 @@ def test_copies_beside_a_transfer_share_its_link(tmp_path: Path) -> None:
     fetch = next(event for event in run.events if event.what == "h2d" and event.run == 1)
     beside = copy("h2d", "pinned", fetch.start_ps + 10 * US, 30 * US, 1 << 20)
     opposite = copy("d2h", "pinned", fetch.start_ps + 10 * US, 30 * US, 1 << 20)
-    apart = copy("h2d", "pinned", run.truth[-1].end_ps + US, 100 * US, 1 << 24)
-    run.events += [beside, opposite, apart]
+    later = copy("h2d", "pinned", run.truth[-1].end_ps + US, 100 * US, 1 << 24)
+    run.events += [beside, opposite, later]
     rows = {row.direction: row for row in measure_file(written(run.events, tmp_path)).other_copies}
     assert (rows["h2d"].shared_ps, rows["d2h"].shared_ps) == (30 * US, 0)
     assert rows["h2d"].in_steps_ps == 30 * US

@@ -139,9 +139,9 @@ def test_long_times_are_sorted_without_a_packed_key() -> None:
     table = measured(found, [True], frozenset())
     assert table is not None
     assert table.sample_ps.tolist() == [(1 << 50) + 4]  # two kernels of one execution
-    apart = measured([*found, Happened(2, 8, "gone.1", 0), Happened(3, 4, "gone.1", 0)], [True], frozenset())
-    assert apart is not None
-    assert sorted(apart.sample_ps.tolist()) == [1, 6, (1 << 50) + 4]
+    separate = measured([*found, Happened(2, 8, "gone.1", 0), Happened(3, 4, "gone.1", 0)], [True], frozenset())
+    assert separate is not None
+    assert sorted(separate.sample_ps.tolist()) == [1, 6, (1 << 50) + 4]
 
 
 @pytest.mark.parametrize("name", [SCAN, "optimizer", "jax0.12.0.1/gb200_optimizer"])

@@ -23,7 +23,7 @@ from tests.support.nsys_damage import (
     MEMCPY,
     RUNTIME,
     answer_of,
-    answers_apart,
+    answers_elsewhere,
     changed,
     crowd,
     known_columns,
@@ -180,7 +180,7 @@ def test_a_bad_row_of_a_device_is_refused_or_left_out_with_a_word(
 def test_no_sql_of_the_file_is_run(tmp_path: Path) -> None:
     """Each in little time and memory: refused, or as if the table were missing."""
     files = sql_of_the_file(tmp_path / "files")
-    found = dict(zip(files, answers_apart(list(files.values())), strict=True))
+    found = dict(zip(files, answers_elsewhere(list(files.values())), strict=True))
     for name, answer in found.items():
         assert answer.cpu_s < 10, name
         assert answer.peak_mb < 500, name
@@ -341,7 +341,7 @@ def test_many_rows_take_time_and_memory_in_proportion(tmp_path: Path) -> None:
     """A thorough run has 10 million rows."""
     count = 3_300_000 if is_thorough() else 60_000
     path = many_rows(tmp_path / "synthetic.sqlite", count)
-    (answer,) = answers_apart([path], limit_s=300, limit_mb=6000)
+    (answer,) = answers_elsewhere([path], limit_s=300, limit_mb=6000)
     assert isinstance(answer.found, str) or answer.found == EVENTS + count + count // 10
     assert answer.cpu_s < 5 + 3.1 * count * 8e-6
     assert answer.peak_mb < 300 + 3.1 * count * 5e-4
@@ -356,7 +356,7 @@ def test_a_crowded_page_does_not_make_rows_of_two_bytes(tmp_path: Path) -> None:
         connection.execute("VACUUM")
     connection.close()
     crowd(path, KERNEL)
-    (answer,) = answers_apart([path], limit_s=60, limit_mb=3000)
+    (answer,) = answers_elsewhere([path], limit_s=60, limit_mb=3000)
     assert isinstance(answer.found, str) or answer.found < 250_000
     assert answer.peak_mb < 400
 
@@ -373,7 +373,7 @@ def test_deeply_nested_ranges_take_time_in_proportion(tmp_path: Path) -> None:
         f"{rows(count)} SELECT {2 * count} - {count // 2} + x, {2 * count} - {count // 2} + x + 1, 1, {thread}, "
         f"900000 + x, 11, 0 FROM c",
     )
-    (answer,) = answers_apart([path], limit_s=120, limit_mb=3000)
+    (answer,) = answers_elsewhere([path], limit_s=120, limit_mb=3000)
     assert answer.found == EVENTS or isinstance(answer.found, str)
     assert answer.cpu_s < 20
 
@@ -389,7 +389,7 @@ def test_ranges_that_cross_each_other_take_time_in_proportion(tmp_path: Path) ->
         f'INSERT INTO {RUNTIME} (start, "end", eventClass, globalTid, correlationId, nameId, returnValue) '
         f"{rows(count)} SELECT 2 * x, 2 * x + 1, 1, {thread}, 900000 + x, 11, 0 FROM c",
     )
-    (answer,) = answers_apart([path], limit_s=120, limit_mb=3000)
+    (answer,) = answers_elsewhere([path], limit_s=120, limit_mb=3000)
     assert answer.cpu_s < 20
 
 
@@ -410,7 +410,7 @@ def test_a_million_texts_and_a_huge_one_are_read_in_proportion(tmp_path: Path) -
     connection.execute(f"UPDATE {KERNEL} SET shortName = 999999, demangledName = 999999")
     connection.commit()
     connection.close()
-    for answer in answers_apart([many, huge], limit_s=120, limit_mb=4000):
+    for answer in answers_elsewhere([many, huge], limit_s=120, limit_mb=4000):
         assert answer.found == EVENTS or isinstance(answer.found, str)
         assert answer.cpu_s < 15
         assert answer.peak_mb < 200 + 12 * size / 1e6
@@ -428,6 +428,6 @@ def test_devices_and_threads_without_number_are_bounded(tmp_path: Path, table: s
         else f'INSERT INTO NVTX_EVENTS (start, "end", eventType, globalTid, domainId, text) {rows(count)} '
         f"SELECT x, x + 1, 59, x, x, 'Thunk:#hlo_op=a#' FROM c"
     )
-    (answer,) = answers_apart([grown(tmp_path / "synthetic.sqlite", statement)], limit_s=120, limit_mb=3000)
+    (answer,) = answers_elsewhere([grown(tmp_path / "synthetic.sqlite", statement)], limit_s=120, limit_mb=3000)
     assert answer.cpu_s < 30
     assert answer.peak_mb < 1500

@@ -1,7 +1,7 @@
 """Exports of Nsight Systems that are damaged or made to harm, and the reading of one within limits.
 
-``answer_of`` reads in this process. ``answers_apart`` reads in another one, with limits: for files that might make a
-reader hang or fill the memory.
+``answer_of`` reads in this process. ``answers_elsewhere`` reads in another one, with limits: for files that might make
+a reader hang or fill the memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KERNEL, MEMCPY, RUNTIME = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c)"
 LIMIT_S = 60
 LIMIT_MB = 1500
-APART = """
+ELSEWHERE = """
 import json, resource, sys, time
 from hloinspect import trace
 from hloinspect.errors import InputError
@@ -233,10 +233,10 @@ def answer_of(path: Path) -> int | str:
     return found
 
 
-def answers_apart(paths: Sequence[Path], *, limit_s: int = LIMIT_S, limit_mb: int = LIMIT_MB) -> list[Answer]:
+def answers_elsewhere(paths: Sequence[Path], *, limit_s: int = LIMIT_S, limit_mb: int = LIMIT_MB) -> list[Answer]:
     """Return the answer for each file from one process that may take this processor time and memory for all."""
     before = [fingerprint(path) for path in paths]
-    code = APART.replace("LIMIT_S", str(limit_s)).replace("LIMIT_MB", str(limit_mb))
+    code = ELSEWHERE.replace("LIMIT_S", str(limit_s)).replace("LIMIT_MB", str(limit_mb))
     command = [sys.executable, "-c", code, *map(str, paths)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=10 * limit_s, env=_environment()

@@ -247,7 +247,7 @@ def _complete() -> None:
     core.pytype_aval_mappings[TargetArray] = lambda array: array.aval
     if hasattr(dtypes, "register_canonicalize_value_handler"):
         dtypes.register_canonicalize_value_handler(TargetArray, None)
-    else:  # jax 0.9, where jax.grad outside of a jit asks for it
+    else:  # jax 0.9: jax.grad outside of a jit needs it
         dtypes.canonicalize_value_handlers[TargetArray] = lambda array: array
     mlir.register_constant_handler(TargetArray, _constant)
     adders = importlib.import_module("jax._src.ad_util").raw_jaxval_adders  # of eager jax.grad

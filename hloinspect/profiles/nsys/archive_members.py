@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import lzma
 import os
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -290,18 +289,16 @@ def _up_to(stream: _Readable, name: str, max_bytes: int) -> bytes:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Raise any error of a decompressor or the file system as one line that begins with ``name``."""
+    """Raise any error of a decompressor, the file system or a zip as one line that begins with ``name``."""
+    from hloinspect.hlo.load import unpack_errors
+
     try:
-        yield
+        with unpack_errors(name):
+            yield
     except InputError:
         raise
-    except EOFError:
-        raise InputError(f"{name}: the compressed data are cut off (an incomplete download or copy?)") from None
-    except (lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{name}: the compressed data are damaged: {error}") from None
-    except (OSError, ValueError) as error:  # gzip.BadGzipFile too; ValueError: a name with a zero byte
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InputError(f"{name}: cannot be read: {reason}") from None
+    except ValueError as error:  # a name with a zero byte
+        raise InputError(f"{name}: cannot be read: {error}") from None
     except Exception as error:  # zipfile has several of its own: BadZipFile, RuntimeError (encrypted), KeyError
         if type(error).__module__ not in ("zipfile", "builtins", "struct") or isinstance(error, MemoryError):
             raise

@@ -12,9 +12,7 @@ from hloinspect.profiles.nsys.archive_modules import DumpedModule, is_asynchrono
 from hloinspect.profiles.nsys.archive_ranges import Program
 from hloinspect.profiles.xplane.embedded import HLO_PROTO, PLANE, PROGRAM_ID
 from hloinspect.profiles.xplane.space import (
-    ABSENT,
     INT64,
-    REF,
     UINT64,
     Columns,
     EventMetadata,
@@ -23,6 +21,9 @@ from hloinspect.profiles.xplane.space import (
     PlaneMetadata,
     StatColumn,
     StatValue,
+    held,
+    name_column,
+    number_column,
 )
 from hloinspect.timeline.spans import Flags, Ints
 
@@ -60,12 +61,10 @@ def device_plane(device: Device, modules: Mapping[Program, DumpedModule], number
         row, op, program = row[order], op[order], program[order]
         named = op != nameless
         columns = {
-            _HLO_OP: StatColumn(np.where(named, REF, ABSENT).astype(np.uint8), op, (), texts),
-            _MODULE: StatColumn(
-                np.where(program >= 0, REF, ABSENT).astype(np.uint8), program + 1 + len(work.ops), (), texts
-            ),
-            PROGRAM_ID: _numbers(program_ids[program], has_id[program], INT64),
-            _CORRELATION: _numbers(row + device.first_launch, ranges.launched[row] != _UNKNOWN, UINT64),
+            _HLO_OP: name_column(op, named, texts),
+            _MODULE: name_column(program + 1 + len(work.ops), program >= 0, texts),
+            PROGRAM_ID: number_column(program_ids[program], has_id[program], INT64),
+            _CORRELATION: number_column(row + device.first_launch, ranges.launched[row] != _UNKNOWN, UINT64),
         }
         start, end = ranges.start[row] - base_ns, ranges.end[row] - base_ns
         return Line(number, name, 0, _decoder(op, start, end, columns))
@@ -101,7 +100,7 @@ def host_plane(devices: Sequence[Device], base_ns: int) -> tuple[Plane, ...]:
         row = row[ranges.launched[row] != _UNKNOWN]
         if len(row):
             end = np.minimum(ranges.launched[row], ranges.start[row]) - base_ns
-            columns = {_CORRELATION: _numbers(row + device.first_launch, np.ones(len(row), np.bool_), UINT64)}
+            columns = {_CORRELATION: number_column(row + device.first_launch, np.ones(len(row), np.bool_), UINT64)}
             decode = _decoder(np.ones(len(row), np.int64), end, end, columns)
             lines.append(Line(device.number + 1, f"Host Threads/{device.thread[1]}", 0, decode))
     if not lines:
@@ -158,21 +157,12 @@ def _in_order(device: Device) -> Flags:
     return found
 
 
-def _numbers(values: Ints, present: Flags, kind: int) -> StatColumn:
-    return StatColumn(np.where(present, kind, ABSENT).astype(np.uint8), np.where(present, values, 0), (), {})
-
-
 def _decoder(
     kind: Ints, start_ns: Ints, end_ns: Ints, columns: Mapping[str, StatColumn]
 ) -> Callable[[Sequence[str]], Columns]:
     usable = (np.abs(start_ns) < _USABLE_NS) & (np.abs(end_ns) < _USABLE_NS) & (start_ns <= end_ns)
     start, end = (np.where(usable, times, 0) * _PS for times in (start_ns, end_ns))
-    absent = StatColumn(np.zeros(len(kind), np.uint8), np.zeros(len(kind), np.int64), (), {})
-
-    def decode(stats: Sequence[str]) -> Columns:
-        return Columns(kind, start, end, usable, {name: columns.get(name, absent) for name in stats})
-
-    return decode
+    return held(Columns(kind, start, end, usable, columns))
 
 
 def _table(

@@ -200,7 +200,7 @@ def _read(file: pyarrow.parquet.ParquetFile, columns: Sequence[str], name: str) 
         if missing:
             found = ", ".join(file.schema_arrow.names)[:200]
             raise InputError(f"{name}: expected the column {missing[0]}, found {found}")
-        # pyarrow ends the process where a damaged file's facts about a column are asked for (RowGroupMetaData.column).
+        # pyarrow ends the process where a damaged file's facts about a column are read (RowGroupMetaData.column).
         groups = range(file.metadata.num_row_groups)
         stated = sum(file.metadata.row_group(group).total_byte_size for group in groups)
         if stated > MAX_TABLE_BYTES:

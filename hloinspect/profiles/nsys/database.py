@@ -198,7 +198,7 @@ class Database:
     def _chunks(self, table: str, columns: Sequence[str], where: str) -> Iterator[tuple[list[Ints], int, int]]:
         """Yield the columns of parts of a table, the number of rows, and how many cells hold something else.
 
-        Rows are taken by their numbers. Where these are far apart, as no export has them, they are counted instead.
+        Rows are taken by their numbers. Where these have large gaps, as in no export, they are counted instead.
         """
         number = self._row_number(table)
         low, high = (self._one(f"SELECT {end}({number}) FROM {_quoted(table)} NOT INDEXED") for end in ("min", "max"))

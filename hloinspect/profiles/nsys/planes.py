@@ -16,7 +16,6 @@ from hloinspect.profiles.nsys.joins import Joined
 from hloinspect.profiles.nsys.tables import GRAPH, KERNEL, MEMCPY, MEMSET, Calls, Clock, Rows
 from hloinspect.profiles.xplane.space import (
     INT64,
-    REF,
     UINT64,
     Columns,
     EventMetadata,
@@ -24,6 +23,10 @@ from hloinspect.profiles.xplane.space import (
     Plane,
     PlaneMetadata,
     StatColumn,
+    absent_column,
+    held,
+    name_column,
+    number_column,
 )
 from hloinspect.timeline.spans import Flags, Ints
 
@@ -235,18 +238,21 @@ Programs = tuple[Ints, Ints]
 
 
 def _decoder(events: _Events, own: slice, programs: Programs, texts: Texts) -> Callable[[Sequence[str]], Columns]:
+    def named(numbers: NDArray[np.int32] | Ints) -> StatColumn:
+        return name_column(numbers.astype(np.int64), numbers > 0, texts.names)
+
     def column(name: str) -> StatColumn:
         if name == "hlo_op":
-            return _texts(events.op[own], texts)
+            return named(events.op[own])
         if name == "memcpy_details":
-            return _texts(events.details[own], texts)
+            return named(events.details[own])
         if name == "hlo_module":
-            return _texts(programs[1][events.program[own]], texts)
+            return named(programs[1][events.program[own]])
         if name == "program_id":
-            return _numbers_of(programs[0][events.program[own]], events.program[own] > 0, INT64)
+            return number_column(programs[0][events.program[own]], events.program[own] > 0, INT64)
         if name == "correlation_id":
-            return _numbers_of(events.call[own], events.call[own] > 0, UINT64)
-        return _no_stat(len(events.kind[own]))
+            return number_column(events.call[own].astype(np.int64), events.call[own] > 0, UINT64)
+        return absent_column(len(events.kind[own]))
 
     def decode(stats: Sequence[str]) -> Columns:
         return Columns(
@@ -258,18 +264,6 @@ def _decoder(events: _Events, own: slice, programs: Programs, texts: Texts) -> C
         )
 
     return decode
-
-
-def _texts(numbers: NDArray[np.int32] | Ints, texts: Texts) -> StatColumn:
-    return StatColumn((numbers > 0).astype(np.uint8) * np.uint8(REF), numbers.astype(np.int64), (), texts.names)
-
-
-def _numbers_of(values: NDArray[np.int32] | Ints, present: Flags, kind: int) -> StatColumn:
-    return StatColumn(present.astype(np.uint8) * np.uint8(kind), values.astype(np.int64), (), {})
-
-
-def _no_stat(size: int) -> StatColumn:
-    return StatColumn(np.zeros(size, np.uint8), np.zeros(size, np.int64), (), {})
 
 
 # ---- the host
@@ -302,24 +296,16 @@ def host_plane(number: int, calls: Calls, used: Flags, marks: Marks | None, shar
     lines = []
     for place, thread in enumerate(threads.tolist()):
         own = slice(int(bounds[place]), int(bounds[place + 1]))
-        ids = _numbers_of(chosen[own] + 1, np.ones(own.stop - own.start, np.bool_), UINT64)
+        ids = number_column(chosen[own] + 1, np.ones(own.stop - own.start, np.bool_), UINT64)
         columns = Columns(kind[own], start[own], end[own], (is_begin & is_end)[own], {"correlation_id": ids})
         tid = thread & 0xFFFFFF
-        lines.append(Line(tid, f"Host Threads/{tid}", 0, _fixed(columns)))
+        lines.append(Line(tid, f"Host Threads/{tid}", 0, held(columns)))
     if marks is not None:
         begin, is_begin = clock.to_ps(marks.start)
         end, is_end = clock.to_ps(marks.end)
-        steps = {"step_num": _numbers_of(marks.number, np.ones(len(begin), np.bool_), INT64)}
+        steps = {"step_num": number_column(marks.number, np.ones(len(begin), np.bool_), INT64)}
         step_kind = np.full(len(begin), kinds.number("step"), np.int64)
         own_columns = Columns(step_kind, begin, np.maximum(begin, end), is_begin & is_end, steps)
-        lines.append(Line(marks.thread & 0xFFFFFF, "NVTX steps", 0, _fixed(own_columns)))
+        lines.append(Line(marks.thread & 0xFFFFFF, "NVTX steps", 0, held(own_columns)))
     metadata = PlaneMetadata(kinds.table(), shared.texts.names, {})
     return _plane(number, "/host:CPU", lines, metadata)
-
-
-def _fixed(columns: Columns) -> Callable[[Sequence[str]], Columns]:
-    def decode(stats: Sequence[str]) -> Columns:
-        own = {name: columns.stats.get(name) or _no_stat(len(columns)) for name in stats}
-        return Columns(columns.metadata_id, columns.start_ps, columns.end_ps, columns.usable, own)
-
-    return decode

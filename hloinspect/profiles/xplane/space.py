@@ -68,6 +68,21 @@ class StatColumn:
         return codes, tuple(found)
 
 
+def number_column(values: Ints, present: Flags, kind: int) -> StatColumn:
+    """Return a statistic of numbers of a type, for the events that have it."""
+    return StatColumn(present.astype(np.uint8) * np.uint8(kind), values.astype(np.int64), (), {})
+
+
+def name_column(ids: Ints, present: Flags, names: Mapping[int, str]) -> StatColumn:
+    """Return a statistic of texts, which are ``names`` by their ids, for the events that have it."""
+    return StatColumn(present.astype(np.uint8) * np.uint8(REF), ids.astype(np.int64), (), names)
+
+
+def absent_column(size: int) -> StatColumn:
+    """Return a statistic that none of ``size`` events has."""
+    return StatColumn(np.zeros(size, np.uint8), np.zeros(size, np.int64), (), {})
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """The events of a line in the order of the file. Every array has one element for each event.
@@ -90,6 +105,16 @@ class Columns:
     def duration_ps(self) -> Ints:
         """Return the duration of each event in picoseconds."""
         return self.end_ps - self.start_ps
+
+
+def held(columns: Columns) -> Callable[[Sequence[str]], Columns]:
+    """Return a line's ``decode`` for events that are in memory: statistics that it does not have, no event has."""
+
+    def decode(stats: Sequence[str]) -> Columns:
+        own = {name: columns.stats.get(name) or absent_column(len(columns)) for name in stats}
+        return Columns(columns.metadata_id, columns.start_ps, columns.end_ps, columns.usable, own)
+
+    return decode
 
 
 @dataclass(frozen=True, slots=True)
