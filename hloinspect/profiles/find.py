@@ -13,6 +13,11 @@ from hloinspect.units import listed
 
 _SHOWN = 3
 
+EXPECTED = (
+    "expected a profile with plugins/profile/<run>/<host>.xplane.pb, or exports, reports or archives of "
+    "Nsight Systems, found none"
+)
+
 
 def find_profiles(path: str | Path) -> tuple[Path, ...]:
     """Return the profiles of one run, one for each host or rank. Raises InputError where there is none.
@@ -21,7 +26,7 @@ def find_profiles(path: str | Path) -> tuple[Path, ...]:
     exports or reports of Nsight Systems, whichever there is first.
     """
     try:
-        return find_xplanes(path)
+        return find_xplanes(path, EXPECTED)
     except InputError:
         if others := _others(Path(path)):
             return others

@@ -7,6 +7,7 @@ both sides show them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -191,15 +192,16 @@ def _read(text: str, name: str, option: str) -> _Other:
 
         return _in_profile(find_profiles(text)[0], text, name)
     path = Path(text)
+    expected = "expected a profile, HLO, or a directory of `hloinspect compile` or of --xla_dump_to"
+    if text and ":" not in text and not os.path.exists(text):  # False for a name that is too long, too
+        raise InputError(f"{option} {text[:200]}: no such file or directory; {expected}")
     found = classify(str(path.parent) if path.name == "manifest.json" and path.is_file() else text)
     if found.kind == COMPILED:
         return _compiled(found.path)
     if found.kind == DUMP:
         return _in_dump(found.path, name)
     if found.kind != MODULE:
-        raise InputError(
-            f"{option} {text}: expected a profile, HLO, or a directory of `hloinspect compile` or of --xla_dump_to"
-        )
+        raise InputError(f"{option} {text}: {expected}")
     if _DUMPED in path.name:
         from hloinspect.inputs.dumps import dumped_modules
 

@@ -201,7 +201,7 @@ def test_an_expected_dump_is_compared_too(profile: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("against", "reason"),
     [
-        ("nowhere.hlo", "no such file"),
+        ("nowhere.hlo", "no such file or directory; expected a profile, HLO, or a directory"),
         ("nowhere.xplane.pb", "no such file"),
         ("train.py:step", "expected a profile, HLO, or a directory"),
         ("", "the input's name is empty"),

@@ -234,3 +234,11 @@ def test_of_a_dump_with_profiles_the_dump_is_judged_and_the_profiles_are_named(t
     in_folder(folder, export, {"a.sqlite": 1})
     limits = inspect(str(folder), target="h100").report.limits
     assert "the dump's directory has profiles, which only `hloinspect trace` reads: a.sqlite" in limits
+
+
+def test_what_is_no_profile_is_refused_with_all_that_is_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no profile")
+    with pytest.raises(InputError, match=r"XSpace .*, a Chrome trace, or what Nsight Systems or nsys-jax writes"):
+        open_trace(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match=r"xplane\.pb, or exports, reports or archives of Nsight Systems, found none"):
+        find_profiles(tmp_path)

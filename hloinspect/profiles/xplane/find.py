@@ -29,12 +29,13 @@ class Folders(Protocol):
         """Return when a file was written, in seconds."""
 
 
-def find_xplanes(path: str | Path) -> tuple[Path, ...]:
+def find_xplanes(path: str | Path, expected: str = EXPECTED) -> tuple[Path, ...]:
     """Return the traces of one run, one file for each host, sorted by name. Raises InputError where there is none.
 
     ``path`` is a file (which is returned), a log directory (its newest run in ``plugins/profile``), that directory
     itself, or the directory of a run. The newest run is the one with the latest name, since ``jax.profiler`` names runs
-    by time. Where other names are among them, it is the run whose traces were written last.
+    by time. Where other names are among them, it is the run whose traces were written last. ``expected`` is said where
+    there is none.
     """
     name, path = str(path), Path(path)
     try:
@@ -49,7 +50,7 @@ def find_xplanes(path: str | Path) -> tuple[Path, ...]:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise InputError(f"{name}: cannot be read: {reason}") from None
     hint = f"; there is {others[0]}, a Chrome trace: name it to read that" if others else ""
-    raise InputError(f"{name}: {EXPECTED}{hint}")
+    raise InputError(f"{name}: {expected}{hint}")
 
 
 def newest_run(folders: Folders, top: str) -> tuple[str, ...]:

@@ -14,7 +14,9 @@ from hloinspect.profiles.xplane.wire import Buffer
 MAX_UNPACKED_BYTES = 1 << 32
 """Most bytes to which a gzipped trace may unpack, since it is then held in memory. Users can unpack a larger one."""
 
-EXPECTED = "expected a profiler's trace (XSpace, *.xplane.pb)"
+EXPECTED = (
+    "expected a profiler's trace (an XSpace *.xplane.pb, a Chrome trace, or what Nsight Systems or nsys-jax writes)"
+)
 GZIP = b"\x1f\x8b"
 
 
